@@ -1,0 +1,54 @@
+/* Devices to train on.
+ *
+ *     dp_context_config config = dp_context_defaults();
+ *     config.logical_devices = 2;
+ *     dp_context *context;
+ *     if (dp_context_open(&config, &context, &err) != DP_OK) ...
+ *     ...
+ *     dp_context_close(context);
+ */
+#ifndef DPTRAIN_CONTEXT_H
+#define DPTRAIN_CONTEXT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "dptrain/status.h"
+
+typedef struct dp_context dp_context;
+
+typedef enum dp_backend_kind { DP_BACKEND_AUTO, DP_BACKEND_CPU, DP_BACKEND_CUDA } dp_backend_kind;
+
+typedef struct dp_context_config {
+    dp_backend_kind backend;
+    int logical_devices;    /* 0: the hardware's number (CPU: min(4, usable cores)); at most 64 */
+    int threads_per_device; /* CPU; 0: usable cores / devices, at least 1 */
+} dp_context_config;
+
+typedef struct dp_device_info {
+    int id;
+    char label[24]; /* "cpu:0", "cuda:1" */
+    char name[96];
+    char bus_id[32];
+    char uuid[64];
+    uint64_t memory_bytes;
+    int multiprocessors;
+    bool shares_hardware; /* with other devices of this context: speed then proves nothing */
+} dp_device_info;
+
+dp_context_config dp_context_defaults(void);
+dp_status dp_context_open(const dp_context_config *config, dp_context **out, dp_error *err);
+void dp_context_close(dp_context *context); /* after every engine on it; NULL is fine */
+
+const char *dp_context_backend_name(const dp_context *context); /* "cpu" or "cuda" */
+/* One line saying which backend DP_BACKEND_AUTO chose and why; NULL if it was asked for by name. */
+const char *dp_context_choice(const dp_context *context);
+int dp_context_device_count(const dp_context *context);
+dp_status dp_context_device(const dp_context *context, int id, dp_device_info *out, dp_error *err);
+
+/* Host memory that devices copy from fastest (pinned for CUDA). 64-byte aligned. */
+dp_status dp_context_host_alloc(dp_context *context, size_t bytes, void **out, dp_error *err);
+void dp_context_host_free(dp_context *context, void *pointer);
+
+#endif

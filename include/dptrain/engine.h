@@ -1,0 +1,173 @@
+/* The DataParallel engine: one host thread, stream and replica per device; weights, gradient sum and
+ * optimizer on the primary, device_ids[0]. The arithmetic is that of torch.nn.DataParallel.
+ *
+ *     dp_engine_config config = dp_engine_defaults();
+ *     config.device_ids = (int[]){0, 1}; config.device_count = 2;
+ *     config.criterion = DP_LOSS_CROSS_ENTROPY;
+ *     dp_engine *engine;
+ *     dp_engine_create(context, model, &config, &engine, &err);
+ *     dp_engine_set_weights(engine, weights, &err);
+ *     dp_engine_plan(engine, 128, true, &err);           // batches of 128 will come, for training
+ *     dp_step step = {.batch = {.samples = 128, .x = x, .y = y}, .lr = 0.05, .update = true};
+ *     dp_step_result result;
+ *     dp_engine_train(engine, &step, &result, &err);
+ *     dp_engine_free(engine);
+ *
+ * Calls on one engine come from one thread (the coordinator). */
+#ifndef DPTRAIN_ENGINE_H
+#define DPTRAIN_ENGINE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "dptrain/context.h"
+#include "dptrain/model.h"
+#include "dptrain/status.h"
+
+typedef struct dp_engine dp_engine;
+
+typedef enum dp_loss_kind {
+    DP_LOSS_CROSS_ENTROPY, /* targets: int32 labels */
+    DP_LOSS_BCE_WITH_LOGITS,
+    DP_LOSS_MSE,
+    DP_LOSS_L1, /* the others: float32 of the output's shape */
+} dp_loss_kind;
+
+typedef enum dp_loss_mode {
+    DP_LOSS_GATHER,  /* the criterion runs on the output device over the gathered outputs */
+    DP_LOSS_REPLICA, /* each replica averages over its chunk; the loss is the mean of these means */
+    DP_LOSS_GLOBAL,  /* each replica sums; the sums are divided once by the batch's terms */
+} dp_loss_mode;
+
+typedef enum dp_split_kind {
+    DP_SPLIT_CHUNK,    /* torch.chunk */
+    DP_SPLIT_BALANCED, /* sizes differ by one at most */
+    DP_SPLIT_SHARES,   /* in proportion to shares[], largest remainder, ties to the earlier device */
+} dp_split_kind;
+
+typedef struct dp_optimizer_config {
+    bool adamw; /* else SGD */
+    double momentum, weight_decay;
+    bool nesterov;
+} dp_optimizer_config;
+
+enum { DP_ENGINE_MAX_DEVICES = 64 };
+
+typedef struct dp_engine_config {
+    const int *device_ids; /* read during create; device_ids[0] is the primary */
+    int device_count;
+    int output_device; /* where gather mode gathers: one of device_ids; -1: the primary */
+    dp_split_kind split;
+    const double *shares; /* DP_SPLIT_SHARES: one per device, at least one above 0 */
+    dp_loss_kind criterion;
+    double pos_weight; /* BCE; 1 by default */
+    dp_loss_mode loss_mode;
+    dp_optimizer_config optimizer;
+    const char *const *freeze; /* patterns: parameters whose names match get no gradient */
+    int freeze_count;
+    bool direct_convolution; /* never Winograd */
+} dp_engine_config;
+
+dp_engine_config dp_engine_defaults(void);
+
+/* How `batch` samples are split: chunk sizes by device (0: it sits the batch out). For DP_SPLIT_CHUNK the
+ * sizes are torch.chunk's. Returns how many devices get samples. */
+int dp_split_batch(dp_split_kind kind, const double *shares, int devices, int64_t batch,
+                   int64_t *chunk_sizes);
+
+/* Starts the worker threads and allocates parameters, gradients and optimizer state. DP_ERROR_USAGE names ids
+ * that do not exist or repeat. The context and the model must outlive the engine. Owner: the caller. */
+dp_status dp_engine_create(dp_context *context, const dp_model *model, const dp_engine_config *config,
+                           dp_engine **out, dp_error *err);
+void dp_engine_free(dp_engine *engine); /* joins the workers; NULL is fine */
+
+/* Weights of the primary in the order of dp_model_param, dp_model_elements floats. Setting them resets
+ * nothing else. */
+dp_status dp_engine_set_weights(dp_engine *engine, const float *weights, dp_error *err);
+dp_status dp_engine_get_weights(dp_engine *engine, float *weights, dp_error *err);
+
+/* Makes everything that batches of this size need (shapes, primitives, memory), for training or for
+ * evaluation alone. Steps with sizes that were not planned plan them on the way: correct, but that step
+ * allocates. */
+dp_status dp_engine_plan(dp_engine *engine, int64_t batch, bool training, dp_error *err);
+
+/* The phases of a step. */
+typedef enum dp_phase {
+    DP_PHASE_WAIT,
+    DP_PHASE_SCATTER,
+    DP_PHASE_BROADCAST,
+    DP_PHASE_FORWARD,
+    DP_PHASE_GATHER,
+    DP_PHASE_LOSS,
+    DP_PHASE_BACKWARD,
+    DP_PHASE_REDUCE, /* with the optimizer fused in */
+    DP_PHASE_OPTIMIZER,
+    DP_PHASES
+} dp_phase;
+
+const char *dp_phase_name(dp_phase phase);
+
+/* A batch in host memory (dp_context_host_alloc's is fastest), plain [samples, ...]. Valid until the step's
+ * result. */
+typedef struct dp_host_batch {
+    int64_t samples;
+    const float *x;
+    const void *y;
+} dp_host_batch;
+
+typedef struct dp_step {
+    dp_host_batch batch;
+    double lr;
+    double loss_scale; /* gradients are those of loss * loss_scale (1 / accumulation steps); 0 means 1 */
+    bool update;       /* sum the window's gradients and step the optimizer; else only accumulate */
+} dp_step;
+
+typedef struct dp_step_result {
+    double loss;                                 /* by the loss mode; not scaled */
+    int devices;                                 /* that got samples */
+    int64_t chunk_sizes[DP_ENGINE_MAX_DEVICES];  /* of the used devices, in order */
+    int used_devices[DP_ENGINE_MAX_DEVICES];     /* which: index into device_ids */
+    double device_losses[DP_ENGINE_MAX_DEVICES]; /* each one's mean over its chunk */
+    int64_t correct;                 /* cross entropy: samples whose largest logit is the label's */
+    bool finite;                     /* the loss and, on an update, every gradient were finite */
+    char nonfinite_what[192];        /* otherwise: which device and what (a loss; the first such parameter) */
+    double phase_ms[DP_PHASES];      /* partitions the step as the coordinator saw it */
+    double overlapped_ms[DP_PHASES]; /* work of other devices hidden behind it */
+} dp_step_result;
+
+/* One step. An update that met a gradient that is not finite has still been made (result->finite is false).
+ */
+dp_status dp_engine_train(dp_engine *engine, const dp_step *step, dp_step_result *result, dp_error *err);
+
+/* The same in two halves, so that the next batch travels while this one is computed: begin returns at once;
+ * stage (optional) sends the next batch ahead; finish waits for the result. The batch that was staged must be
+ * the next begun. */
+dp_status dp_engine_begin(dp_engine *engine, const dp_step *step, dp_error *err);
+dp_status dp_engine_stage(dp_engine *engine, const dp_host_batch *next, dp_error *err);
+dp_status dp_engine_finish(dp_engine *engine, dp_step_result *result, dp_error *err);
+
+/* Forward alone: the mean loss over the batch (whatever the mode) and `correct`. */
+dp_status dp_engine_evaluate(dp_engine *engine, const dp_host_batch *batch, dp_step_result *result,
+                             dp_error *err);
+
+/* Forgets gradients that were accumulated without an update. */
+void dp_engine_drop_gradients(dp_engine *engine);
+
+/* ---- what the devices did ---- */
+
+enum { DP_PURPOSES = 10 };
+const char *dp_memory_purpose(int purpose); /* "parameters", "gradients", ... */
+
+typedef struct dp_device_report {
+    char device[24];      /* "cpu:0" */
+    int64_t samples;      /* trained on */
+    double busy_fraction; /* of the time spent in training steps */
+    uint64_t peak_bytes[DP_PURPOSES];
+    uint64_t peak_total_bytes;
+    uint64_t allocations; /* calls to the device's allocator so far */
+} dp_device_report;
+
+int dp_engine_devices(const dp_engine *engine);
+dp_status dp_engine_report(const dp_engine *engine, int index, dp_device_report *out, dp_error *err);
+
+#endif

@@ -1,0 +1,92 @@
+/* Models: built layer by layer, or by name.
+ *
+ *     dp_model *m;
+ *     dp_model_create("mine", &m, &err);
+ *     dp_value x = dp_model_input(m, 3, (int64_t[]){1, 28, 28});
+ *     x = dp_relu(m, dp_conv2d(m, "conv1", x, 32, 5, 1, 2));
+ *     x = dp_max_pool2d(m, x, 2, 2, 0);
+ *     x = dp_linear(m, "fc", dp_flatten(m, x), 10);
+ *     if (dp_model_finish(m, x, &err) != DP_OK) ...
+ *
+ * A builder that fails (shapes that do not fit, memory) returns a value that every later builder passes on;
+ * dp_model_finish reports the first failure. Parameter names are PyTorch's: "conv1.weight", "conv1.bias". */
+#ifndef DPTRAIN_MODEL_H
+#define DPTRAIN_MODEL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "dptrain/status.h"
+
+typedef struct dp_model dp_model;
+typedef int dp_value; /* a tensor in the model's graph; negative after a failure */
+
+dp_status dp_model_create(const char *name, dp_model **out, dp_error *err);
+void dp_model_free(dp_model *model); /* NULL is fine */
+
+/* The input, without the batch dimension: rank 1 (features) or 3 (channels, height, width). Once per model.
+ */
+dp_value dp_model_input(dp_model *model, int rank, const int64_t *shape);
+/* name may be "" (the parameters are then just "weight" and "bias"). Initial weights are PyTorch's defaults.
+ */
+dp_value dp_linear(dp_model *model, const char *name, dp_value x, int64_t out_features);
+dp_value dp_conv2d(dp_model *model, const char *name, dp_value x, int64_t out_channels, int kernel,
+                   int stride, int padding);
+dp_value dp_relu(dp_model *model, dp_value x);
+dp_value dp_max_pool2d(dp_model *model, dp_value x, int kernel, int stride, int padding);
+dp_value dp_flatten(dp_model *model,
+                    dp_value x); /* [C, H, W] to [C*H*W]; a flat value is returned as it is */
+dp_status dp_model_finish(dp_model *model, dp_value output, dp_error *err);
+
+/* ---- models by name ---- */
+
+enum { DP_MODEL_MAX_HIDDEN = 32 };
+
+typedef struct dp_model_config {
+    const char *name;
+    int input_rank; /* without the batch: 1 or 3 */
+    int64_t input_shape[3];
+    int64_t outputs;  /* classes, or values per sample */
+    int hidden_count; /* mlp; 0: 512, 512 */
+    int64_t hidden[DP_MODEL_MAX_HIDDEN];
+} dp_model_config;
+
+/* Which options of a dp_model_config a named model reads. */
+typedef struct dp_model_traits {
+    bool hidden;
+} dp_model_traits;
+
+/* NULL-terminated list of the names. */
+const char *const *dp_model_names(void);
+dp_status dp_model_traits_of(const char *name, dp_model_traits *out, dp_error *err);
+dp_status dp_model_build(const dp_model_config *config, dp_model **out, dp_error *err);
+
+/* A model's description: one line of JSON that dp_model_from_description builds the same model from
+ * (checkpoints carry it). A model made by the builder functions has none (NULL). Owner: the model. */
+const char *dp_model_description(const dp_model *model);
+dp_status dp_model_from_description(const char *json, dp_model **out, dp_error *err);
+
+/* ---- what a model holds ---- */
+
+typedef struct dp_param_info {
+    const char *name;
+    int rank;
+    int64_t shape[4];
+    int64_t elements;
+    int64_t offset; /* elements into a dp_weights block (in order of the table, no gaps) */
+    bool used;      /* the output depends on it; others get no gradient */
+} dp_param_info;
+
+const char *dp_model_name(const dp_model *model);
+int dp_model_param_count(const dp_model *model);
+const dp_param_info *dp_model_param(const dp_model *model, int index);
+int64_t dp_model_elements(const dp_model *model); /* of all parameters */
+/* Shape of input and output for one sample; returns the rank. */
+int dp_model_input_shape(const dp_model *model, int64_t shape[3]);
+int dp_model_output_shape(const dp_model *model, int64_t shape[3]);
+
+/* Fills `weights` (dp_model_elements floats) with initial values: a function of seed, parameter and element.
+ */
+void dp_model_init_weights(const dp_model *model, uint64_t seed, float *weights);
+
+#endif

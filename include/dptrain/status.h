@@ -1,0 +1,31 @@
+/* Status codes and error messages.
+ *
+ *     dp_error err = {0};
+ *     if (dp_model_build(&config, &model, &err) != DP_OK)
+ *         fprintf(stderr, "error: %s\n", err.message);
+ *
+ * Every function that can fail returns a dp_status and describes the failure in the caller's dp_error (which
+ * may be NULL). Nothing is global: two threads with two dp_error objects never meet. */
+#ifndef DPTRAIN_STATUS_H
+#define DPTRAIN_STATUS_H
+
+#define DP_VERSION "0.1.0"
+
+typedef enum dp_status {
+    DP_OK = 0,
+    DP_ERROR_IO,        /* a file or directory that is missing, unreadable, corrupt, full or failing */
+    DP_ERROR_MEMORY,    /* out of host or device memory */
+    DP_ERROR_DEVICE,    /* a device that is missing or failing */
+    DP_ERROR_USAGE,     /* an argument that is wrong whatever the disk holds */
+    DP_ERROR_MISMATCH,  /* a sound file that does not fit the model or the data */
+    DP_ERROR_NONFINITE, /* a loss or a gradient that is not finite */
+    DP_ERROR_ABORTED,   /* stopped because another thread failed first; never what a caller sees */
+    DP_ERROR_INTERNAL,  /* a broken promise inside the library: a bug worth reporting */
+} dp_status;
+
+typedef struct dp_error {
+    dp_status status;
+    char message[2048]; /* one line, without a trailing newline: what, where, what to do */
+} dp_error;
+
+#endif

@@ -1,0 +1,31 @@
+#include "base/error.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+dp_status dp_fail(dp_error *err, dp_status status, const char *format, ...)
+{
+    if (err) {
+        va_list args;
+        va_start(args, format);
+        vsnprintf(err->message, sizeof err->message, format, args);
+        va_end(args);
+        err->status = status;
+    }
+    return status;
+}
+
+void dp_error_prefix(dp_error *err, const char *format, ...)
+{
+    if (!err)
+        return;
+    char prefix[256], old[sizeof err->message];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(prefix, sizeof prefix, format, args);
+    va_end(args);
+    memcpy(old, err->message, sizeof old);
+    size_t used = (size_t)snprintf(err->message, sizeof err->message, "%s: ", prefix);
+    snprintf(err->message + used, sizeof err->message - used, "%.*s", (int)(sizeof err->message - used - 1), old);
+}

@@ -1,0 +1,53 @@
+#include "base/memory.h"
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+static dp_status out_of_memory(dp_error *err, const char *what, size_t count, size_t size)
+{
+    return dp_fail(err, DP_ERROR_MEMORY, "out of memory: cannot allocate %zu x %zu bytes for %s", count, size, what);
+}
+
+dp_status dp_calloc(size_t count, size_t size, const char *what, void *out_pointer, dp_error *err)
+{
+    void *p = calloc(count ? count : 1, size ? size : 1);
+    memcpy(out_pointer, &p, sizeof p);
+    return p ? DP_OK : out_of_memory(err, what, count, size);
+}
+
+dp_status dp_realloc(void *pointer, size_t count, size_t size, const char *what, dp_error *err)
+{
+    size_t bytes;
+    if (__builtin_mul_overflow(count, size, &bytes))
+        return out_of_memory(err, what, count, size);
+    void *old;
+    memcpy(&old, pointer, sizeof old);
+    void *p = realloc(old, bytes ? bytes : 1);
+    if (!p)
+        return out_of_memory(err, what, count, size);
+    memcpy(pointer, &p, sizeof p);
+    return DP_OK;
+}
+
+dp_status dp_aligned_alloc(size_t bytes, const char *what, void *out_pointer, dp_error *err)
+{
+    void *p = NULL;
+    if (bytes <= SIZE_MAX - 64)
+        p = aligned_alloc(64, bytes ? (bytes + 63) / 64 * 64 : 64);
+    memcpy(out_pointer, &p, sizeof p);
+    return p ? DP_OK : out_of_memory(err, what, bytes, 1);
+}
+
+dp_status dp_strdup(const char *text, char **out, dp_error *err)
+{
+    size_t n = strlen(text) + 1;
+    DP_TRY(dp_calloc(n, 1, "a string", out, err));
+    memcpy(*out, text, n);
+    return DP_OK;
+}
+
+void dp_free(void *pointer)
+{
+    free(pointer);
+}

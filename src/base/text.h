@@ -1,0 +1,22 @@
+/* Small helpers on strings. */
+#ifndef DP_BASE_TEXT_H
+#define DP_BASE_TEXT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* The name nearest to `text` by edit distance (transpositions count as one), or NULL if none is near enough
+ * to be what was meant. `names` has `count` entries. */
+const char *dp_nearest_name(const char *text, const char *const *names, size_t count);
+
+/* Does a name match a pattern with * and ? (fnmatch without slashes or brackets)? */
+bool dp_pattern_matches(const char *pattern, const char *name);
+
+/* 1,234,567 style grouping; returns buffer. */
+char *dp_format_count(int64_t n, char *buffer, size_t size);
+
+/* 12.3 MB style bytes, decimal units; returns buffer. */
+char *dp_format_bytes(uint64_t bytes, char *buffer, size_t size);
+
+#endif

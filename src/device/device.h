@@ -1,0 +1,330 @@
+/* The contract between the engine and a backend.
+ *
+ * A backend offers devices. A device has memory, streams, events, and operations that are created once for a
+ * shape and then enqueued on a stream any number of times. The engine above knows nothing else about it: the
+ * CPU (src/cpu) and CUDA (cuda) implement the same table of functions.
+ *
+ * Semantics are CUDA's:
+ *  - Work enqueued on one stream runs in order; two streams are ordered by events alone.
+ *  - A call on a stream may return before the work is done (CUDA) or after (CPU: a stream runs its work in
+ * the calling thread). Nothing may be assumed but what the events and dp_stream_synchronize say.
+ *  - dp_stream_wait orders a stream behind a *numbered* record of an event. The host must know that this
+ * record has been issued (by a dp_signal, see base/thread.h); a wait that comes before its record is an error
+ * of the engine and is reported, never silently ignored as CUDA would.
+ *  - All calls that concern a device come from the host thread that called dp_device_enter for it, except
+ * waiting for its events, reading its memory through dp_copy, and the ledger.
+ *
+ * Nothing here allocates inside a training step but what the engine asks for; the ledger counts. */
+#ifndef DP_DEVICE_DEVICE_H
+#define DP_DEVICE_DEVICE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+
+typedef struct dp_backend dp_backend;
+typedef struct dp_device dp_device;
+typedef struct dp_stream dp_stream;
+typedef struct dp_event dp_event;
+typedef struct dp_op dp_op;
+
+/* ---- memory and its ledger
+ * ------------------------------------------------------------------------------------ */
+
+/* What a block of memory is for. The names are those of the log (dp_purpose_name). */
+typedef enum dp_purpose {
+    DP_MEM_PARAMETERS,
+    DP_MEM_GRADIENTS,
+    DP_MEM_OPTIMIZER,
+    DP_MEM_BUFFERS,
+    DP_MEM_ACTIVATIONS, /* with the gradients of activations */
+    DP_MEM_INPUTS,
+    DP_MEM_GATHERED_OUTPUTS,
+    DP_MEM_LOSS,
+    DP_MEM_STAGING,
+    DP_MEM_WORKSPACE, /* scratch of the operations and weights in the layout that they want */
+    DP_MEM_PURPOSES
+} dp_purpose;
+
+const char *dp_purpose_name(dp_purpose purpose);
+
+/* Bytes by purpose that a device's allocator has handed out. */
+typedef struct dp_ledger {
+    _Atomic uint64_t current[DP_MEM_PURPOSES];
+    _Atomic uint64_t peak[DP_MEM_PURPOSES];
+    _Atomic uint64_t total, peak_total;
+    _Atomic uint64_t allocations; /* calls so far; does not grow inside a training step */
+} dp_ledger;
+
+/* ---- devices
+ * -------------------------------------------------------------------------------------------------- */
+
+typedef struct dp_device_properties {
+    char name[96];         /* "AMD EPYC", "NVIDIA H200" */
+    char bus_id[32];       /* PCI bus id, empty for CPU devices */
+    char uuid[64];         /* empty for CPU devices */
+    uint64_t memory_bytes; /* total memory of the hardware behind it */
+    int multiprocessors;   /* SMs, or threads of a CPU device */
+    int physical;          /* which hardware: the GPU's CUDA ordinal; 0 for CPU devices */
+    bool shares_hardware;  /* other logical devices of this backend sit on the same hardware (cores or GPU) */
+} dp_device_properties;
+
+struct dp_device {
+    dp_backend *backend;
+    int id; /* logical id: K of cpu:K or cuda:K */
+    dp_device_properties properties;
+    dp_ledger ledger;
+    void *state; /* the backend's own */
+};
+
+/* ---- shapes and layouts
+ * --------------------------------------------------------------------------------------- */
+
+enum { DP_MAX_RANK = 4 };
+
+/* dim[0] is the batch. Rank 2: [N, features]. Rank 4: [N, C, H, W]. */
+typedef struct dp_shape {
+    int rank;
+    int64_t dim[DP_MAX_RANK];
+} dp_shape;
+
+int64_t dp_shape_elements(const dp_shape *shape);        /* all of it */
+int64_t dp_shape_sample_elements(const dp_shape *shape); /* one sample: the product of dim[1..] */
+
+/* How a float32 tensor lies in memory. Tag 0 is plain: row-major in the order of dp_shape. Any other tag
+ * belongs to the backend (a blocked or channels-last order, perhaps padded) and means the same for all its
+ * devices. */
+typedef struct dp_layout {
+    int tag;
+    size_t bytes;
+} dp_layout;
+
+enum { DP_LAYOUT_PLAIN = 0 };
+
+/* ---- operations
+ * ----------------------------------------------------------------------------------------------- */
+
+typedef enum dp_op_kind {
+    DP_OP_LINEAR,     /* y = x W^T + b; x [N, in], W [out, in], b [out] */
+    DP_OP_CONV2D,     /* cross-correlation; x [N, C, H, W], W [O, C, KH, KW], b [O] */
+    DP_OP_RELU,       /* any rank */
+    DP_OP_MAX_POOL2D, /* windows count no padding; the first maximum of a window gets the gradient */
+    DP_OP_FLATTEN,    /* [N, C, H, W] to plain [N, C*H*W] */
+    DP_OP_KINDS
+} dp_op_kind;
+
+const char *dp_op_kind_name(dp_op_kind kind);
+
+enum { DP_OP_MAX_INPUTS = 2, DP_OP_MAX_PARAMS = 2 };
+
+/* An operation on given shapes. Parameters are plain float32 arrays in PyTorch's order: weight, then bias. */
+typedef struct dp_op_desc {
+    dp_op_kind kind;
+    int inputs;
+    dp_shape in[DP_OP_MAX_INPUTS];
+    dp_shape out;
+    int params; /* how many of weight, bias it has: 0, 1 or 2 */
+    bool relu;  /* the output goes through max(0, .); LINEAR, CONV2D and MAX_POOL2D can do that on the way */
+    int kernel[2], stride[2], padding[2]; /* CONV2D, MAX_POOL2D: height, width */
+} dp_op_desc;
+
+/* What the plan wants of an operation on one device. */
+typedef struct dp_op_request {
+    const dp_op_desc *desc;
+    dp_layout in[DP_OP_MAX_INPUTS]; /* how the inputs will come */
+    bool training;                  /* backward will be called */
+    bool input_gradient[DP_OP_MAX_INPUTS];
+    bool param_gradient[DP_OP_MAX_PARAMS];
+    bool direct_convolution; /* never Winograd */
+} dp_op_request;
+
+/* Filled by the backend's op_create; the plan allocates what it asks for and passes it back in dp_op_args. */
+struct dp_op {
+    const dp_backend *backend;
+    dp_op_desc desc;
+    dp_layout out;          /* how the output (and its gradient) lies */
+    size_t workspace_bytes; /* scratch, meaningless between calls */
+    size_t saved_bytes;     /* written by forward, read by backward */
+    size_t packed_bytes; /* weights in the order that the op wants: written by prepare, read until the next */
+    bool backward_reads_input; /* backward needs in[0]; else its memory may be reused after forward */
+    bool backward_reads_output;
+    void *state;
+};
+
+/* Memory of one call. All pointers are on the op's device and 64-byte aligned.
+ * Backward may overwrite out_gradient (a fused ReLU masks it in place). input_gradient[i] is NULL where it
+ * was not requested; so is param_gradient[i]. With accumulate, parameter gradients are added to what is
+ * there, else overwritten; input gradients are always overwritten. */
+typedef struct dp_op_args {
+    const void *in[DP_OP_MAX_INPUTS];
+    void *out;
+    const float *param[DP_OP_MAX_PARAMS];
+    void *out_gradient;
+    void *in_gradient[DP_OP_MAX_INPUTS];
+    float *param_gradient[DP_OP_MAX_PARAMS];
+    bool accumulate;
+    void *workspace, *saved, *packed;
+} dp_op_args;
+
+/* ---- losses
+ * --------------------------------------------------------------------------------------------------- */
+
+typedef enum dp_criterion {
+    DP_CROSS_ENTROPY,   /* logits [N, classes], labels int32 [N] */
+    DP_BCE_WITH_LOGITS, /* any shape, targets float32 of the same shape; pos_weight weighs the positive term
+                         */
+    DP_MSE,
+    DP_L1, /* gradient 0 where output equals target, as in PyTorch */
+    DP_CRITERIA
+} dp_criterion;
+
+/* One pass over `samples` outputs (plain [samples, elements]): per-sample sums of the loss terms, and, if
+ * gradient is not NULL, gradient = scale * d(sum of terms)/d(output). gradient may be output itself.
+ * correct (may be NULL): 1 where the largest logit (the first of equals) is the label's, else 0; for the
+ * other criteria 0. */
+typedef struct dp_loss_args {
+    dp_criterion criterion;
+    int64_t samples, elements;
+    const float *output;
+    const void *target;
+    float pos_weight, scale;
+    float *sample_loss;
+    int32_t *correct;
+    float *gradient;
+} dp_loss_args;
+
+/* ---- gradient sum and update
+ * ---------------------------------------------------------------------------------- */
+
+typedef enum dp_optimizer_kind { DP_SGD, DP_ADAMW } dp_optimizer_kind;
+
+enum { DP_MAX_DEVICES = 64 };
+
+/* Over count floats: g = sources[0] + sources[1] + ... in that order (source_count >= 1), then PyTorch's
+ * update of weight with g. All arrays are 64-byte aligned and readable from the device (its own memory or a
+ * readable peer's). SGD:   g += weight_decay * w;  m = momentum * m + g;  w -= lr * (nesterov ? g + momentum
+ * * m : m)   (m absent: g) AdamW: w *= 1 - lr * weight_decay;  m, v as usual;  w -= lr / bias1 * m / (sqrt(v)
+ * / sqrt(bias2) + eps) nonfinite (a counter on the device) grows by at least one if any g is not finite. */
+typedef struct dp_update_args {
+    dp_optimizer_kind kind;
+    int64_t count;
+    int source_count;
+    const float *const *sources;       /* host array, read before the call returns */
+    float *weight, *moment1, *moment2; /* moment1: SGD's momentum buffer, NULL without momentum */
+    float lr, momentum, weight_decay;
+    bool nesterov;
+    float beta1, beta2, eps, bias1, bias2; /* AdamW; bias_i = 1 - beta_i^step */
+    uint32_t *nonfinite;
+} dp_update_args;
+
+/* ---- the table
+ * ------------------------------------------------------------------------------------------------ */
+
+/* Each function returns a status and describes a failure; names say what CUDA call they stand for. `device`
+ * is NULL for host memory. */
+typedef struct dp_backend_functions {
+    const char *name; /* "cpu", "cuda" */
+
+    /* Called first and last by the host thread that drives a device: cudaSetDevice; core binding. */
+    dp_status (*device_enter)(dp_device *device, dp_error *err);
+    void (*device_leave)(dp_device *device);
+
+    dp_status (*memory_alloc)(dp_device *device, size_t bytes, void **out, dp_error *err);
+    void (*memory_free)(dp_device *device, void *pointer);
+    dp_status (*host_alloc)(dp_backend *backend, size_t bytes, void **out,
+                            dp_error *err); /* pinned, portable */
+    void (*host_free)(dp_backend *backend, void *pointer);
+
+    dp_status (*stream_create)(dp_device *device, const char *name, void **out, dp_error *err);
+    void (*stream_destroy)(dp_device *device, void *stream);
+    dp_status (*stream_synchronize)(dp_device *device, void *stream, dp_error *err);
+
+    dp_status (*event_create)(dp_device *device, void **out, dp_error *err); /* with timing */
+    void (*event_destroy)(dp_device *device, void *event);
+    dp_status (*event_record)(dp_device *device, void *event, void *stream, dp_error *err);
+    dp_status (*stream_wait)(dp_device *device, void *stream, void *event, dp_error *err);
+    dp_status (*event_elapsed)(dp_device *device, void *start, void *end, double *seconds, dp_error *err);
+
+    /* May kernels of `device` read the memory of `peer` directly? */
+    bool (*peer_readable)(dp_device *device, dp_device *peer);
+    dp_status (*copy)(dp_device *device, void *stream, dp_device *to, void *destination, dp_device *from,
+                      const void *source, size_t bytes, dp_error *err);
+    dp_status (*fill_zero)(dp_device *device, void *stream, void *pointer, size_t bytes, dp_error *err);
+
+    dp_status (*op_create)(dp_device *device, const dp_op_request *request, dp_op *out, dp_error *err);
+    void (*op_destroy)(dp_device *device, dp_op *op);
+    /* Lays the parameters out as the op wants them (packed_bytes > 0 only). To be called after they changed.
+     */
+    dp_status (*op_prepare)(dp_device *device, dp_op *op, void *stream, const dp_op_args *args,
+                            dp_error *err);
+    dp_status (*op_forward)(dp_device *device, dp_op *op, void *stream, const dp_op_args *args,
+                            dp_error *err);
+    dp_status (*op_backward)(dp_device *device, dp_op *op, void *stream, const dp_op_args *args,
+                             dp_error *err);
+    /* From the given layout to plain. */
+    dp_status (*to_plain)(dp_device *device, void *stream, const dp_shape *shape, const dp_layout *layout,
+                          const void *source, float *destination, dp_error *err);
+
+    dp_status (*loss)(dp_device *device, void *stream, const dp_loss_args *args, dp_error *err);
+    dp_status (*update)(dp_device *device, void *stream, const dp_update_args *args, dp_error *err);
+
+    void (*close)(dp_backend *backend);
+} dp_backend_functions;
+
+struct dp_backend {
+    const dp_backend_functions *call;
+    int device_count;
+    dp_device *devices; /* device_count of them, owned by the backend */
+    void *state;
+};
+
+/* ---- what the engine calls (device.c): the table, plus the ledger and the numbering of records
+ * ---------------- */
+
+struct dp_stream {
+    dp_device *device;
+    void *handle;
+};
+
+/* An event and the number of times it has been recorded. */
+struct dp_event {
+    dp_device *device;
+    _Atomic uint64_t recorded;
+    void *handle;
+};
+
+dp_status dp_device_enter(dp_device *device, dp_error *err);
+void dp_device_leave(dp_device *device);
+
+/* 64-byte aligned, not zeroed, booked under purpose. Freed with the same size and purpose. */
+dp_status dp_memory_alloc(dp_device *device, dp_purpose purpose, size_t bytes, void *out_pointer,
+                          dp_error *err);
+void dp_memory_free(dp_device *device, dp_purpose purpose, size_t bytes, void *pointer);
+
+dp_status dp_stream_create(dp_device *device, const char *name, dp_stream *out, dp_error *err);
+void dp_stream_destroy(dp_stream *stream); /* harmless on one that was never created */
+dp_status dp_stream_synchronize(dp_stream *stream, dp_error *err);
+
+dp_status dp_event_create(dp_device *device, dp_event *out, dp_error *err);
+void dp_event_destroy(dp_event *event); /* harmless on one that was never created */
+dp_status dp_event_record(dp_event *event, dp_stream *stream, dp_error *err);
+/* Work enqueued on stream from here on runs after record number `number` (from 1) of the event. `what` names
+ * the edge for the message when that record has not been issued. */
+dp_status dp_stream_wait(dp_stream *stream, dp_event *event, uint64_t number, const char *what,
+                         dp_error *err);
+/* Seconds between the last records of two events of one device, both complete. */
+dp_status dp_event_elapsed(dp_event *start, dp_event *end, double *seconds, dp_error *err);
+
+/* Copies on `stream` (of the device that drives the copy). A NULL device is host memory. */
+dp_status dp_copy(dp_stream *stream, dp_device *to, void *destination, dp_device *from, const void *source,
+                  size_t bytes, dp_error *err);
+dp_status dp_fill_zero(dp_stream *stream, void *pointer, size_t bytes, dp_error *err);
+
+/* Copies a ledger's peaks by purpose into bytes[] and returns the peak of the total. */
+uint64_t dp_ledger_peaks(const dp_ledger *ledger, uint64_t bytes[DP_MEM_PURPOSES]);
+
+#endif

@@ -1,0 +1,27 @@
+/* Files: the library's only calls of open, write, sync and rename. */
+#ifndef DP_IO_FILE_H
+#define DP_IO_FILE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
+
+#include "base/error.h"
+
+/* A file that appears whole or not at all: written to PATH.tmp-PID beside it, synced, renamed over PATH, the
+ * directory synced. */
+typedef struct dp_atomic_file dp_atomic_file;
+dp_status dp_atomic_open(const char *path, dp_atomic_file **out, dp_error *err);
+dp_status dp_atomic_write(dp_atomic_file *file, const void *bytes, size_t size, dp_error *err);
+dp_status dp_atomic_commit(dp_atomic_file *file, dp_error *err); /* ends it, success or not */
+void dp_atomic_abandon(dp_atomic_file *file);                    /* removes what was written; NULL is fine */
+
+/* Read-only map of a whole regular file; an empty file gives size 0 and NULL. Unmap with dp_file_unmap. */
+dp_status dp_file_map(const char *path, const void **bytes, size_t *size, dp_error *err);
+void dp_file_unmap(const void *bytes, size_t size);
+
+/* Creates a directory and its missing parents; one that exists is fine. */
+dp_status dp_make_directories(const char *path, dp_error *err);
+bool dp_file_exists(const char *path);
+
+#endif

@@ -1,0 +1,71 @@
+/* The safetensors format: 8 bytes of little-endian header length, a JSON header, the tensors' bytes.
+ * https://github.com/huggingface/safetensors describes it. The reader trusts nothing: lengths, offsets (in
+ * range, not overlapping, without holes), dtypes, shapes and duplicate names are checked before a tensor is
+ * used. */
+#ifndef DP_IO_SAFETENSORS_H
+#define DP_IO_SAFETENSORS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+
+typedef enum dp_dtype {
+    DP_F32,
+    DP_F64,
+    DP_F16,
+    DP_BF16,
+    DP_I64,
+    DP_I32,
+    DP_I16,
+    DP_I8,
+    DP_U8,
+    DP_BOOL,
+    DP_DTYPES
+} dp_dtype;
+size_t dp_dtype_size(dp_dtype dtype);
+const char *dp_dtype_name(dp_dtype dtype); /* "F32" */
+
+enum { DP_TENSOR_MAX_RANK = 8 };
+
+typedef struct dp_tensor {
+    char *name;
+    dp_dtype dtype;
+    int rank; /* 0 for a scalar */
+    int64_t shape[DP_TENSOR_MAX_RANK];
+    int64_t elements;
+    size_t bytes;
+    const void *data; /* reading: into the mapped file (aligned to 1 byte only: copy with memcpy) */
+} dp_tensor;
+
+typedef struct dp_metadata {
+    char *key, *value;
+} dp_metadata;
+
+typedef struct dp_safetensors dp_safetensors;
+
+/* Maps and checks the file. DP_ERROR_IO with the file's name and what is wrong. Owner: the caller. */
+dp_status dp_safetensors_open(const char *path, dp_safetensors **out, dp_error *err);
+/* The same from memory, which must outlive the result (for fuzzing). `name` stands for the path in messages.
+ */
+dp_status dp_safetensors_parse(const void *bytes, size_t size, const char *name, dp_safetensors **out,
+                               dp_error *err);
+void dp_safetensors_close(dp_safetensors *file); /* NULL is fine */
+
+int dp_safetensors_count(const dp_safetensors *file);
+const dp_tensor *dp_safetensors_at(const dp_safetensors *file, int index); /* in order of their data */
+const dp_tensor *dp_safetensors_find(const dp_safetensors *file, const char *name); /* NULL if absent */
+const char *dp_safetensors_metadata(const dp_safetensors *file, const char *key);   /* NULL if absent */
+
+/* Element i as a float, whatever the dtype (F16 and BF16 included). */
+float dp_tensor_float(const dp_tensor *tensor, int64_t i);
+/* Element i of an integer or bool tensor. */
+int64_t dp_tensor_int(const dp_tensor *tensor, int64_t i);
+
+/* Writes tensors and metadata to path: to a temporary file beside it, synced, then renamed over it, so that
+ * path is whole or as it was. Header keys keep the given order; data is padded so that it starts at a
+ * multiple of 8. */
+dp_status dp_safetensors_write(const char *path, const dp_tensor *tensors, int count,
+                               const dp_metadata *metadata, int metadata_count, dp_error *err);
+
+#endif
