@@ -1,0 +1,57 @@
+/* The graph behind a dp_model: values (tensors of one sample), nodes (operations) and parameters. */
+#ifndef DP_NN_GRAPH_H
+#define DP_NN_GRAPH_H
+
+#include "base/error.h"
+#include "device/device.h"
+#include "dptrain/model.h"
+
+typedef struct dp_graph_value {
+    int rank; /* of one sample: 1 or 3 */
+    int64_t shape[3];
+    int producer; /* node index, -1 for the input */
+} dp_graph_value;
+
+typedef struct dp_node {
+    dp_op_kind kind;
+    dp_value input, output;
+    int params;
+    int param[DP_OP_MAX_PARAMS]; /* indices into dp_model.params */
+    int kernel, stride, padding;
+    bool relu; /* fused: the output is max(0, .) */
+} dp_node;
+
+typedef struct dp_param {
+    dp_param_info info;
+    char *name;  /* info.name points here */
+    float bound; /* initial values are uniform in [-bound, bound) */
+} dp_param;
+
+struct dp_model {
+    char *name, *description;
+    dp_graph_value *values;
+    dp_node *nodes;
+    dp_param *params;
+    int value_count, node_count, param_count;
+    int64_t elements;
+    dp_value input, output;
+    dp_value result; /* the output in plain order, which is what the program ends with */
+    bool finished;
+    dp_error failure; /* the first of a builder call */
+
+    /* What runs, in order, after dp_model_finish: nodes that the output depends on, activations fused. */
+    dp_node *program;
+    int program_count;
+};
+
+/* Derives the program from the nodes (src/nn/program.c). */
+dp_status dp_model_make_program(dp_model *model, dp_error *err);
+
+/* The operation that a node is at a batch of n samples. */
+dp_op_desc dp_node_desc(const dp_model *model, const dp_node *node, int64_t n);
+dp_shape dp_value_shape(const dp_model *model, dp_value value, int64_t n);
+
+/* The description that the registry attaches to a model by name; text is copied. */
+dp_status dp_model_set_description(dp_model *model, const char *json, dp_error *err);
+
+#endif

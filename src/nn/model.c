@@ -1,0 +1,60 @@
+/* What a finished model says of itself, and its initial weights. */
+#include "nn/graph.h"
+
+#include <string.h>
+
+#include "base/rng.h"
+
+const char *dp_model_name(const dp_model *model)
+{
+    return model->name;
+}
+
+const char *dp_model_description(const dp_model *model)
+{
+    return model->description;
+}
+
+int dp_model_param_count(const dp_model *model)
+{
+    return model->param_count;
+}
+
+const dp_param_info *dp_model_param(const dp_model *model, int index)
+{
+    return &model->params[index].info;
+}
+
+int64_t dp_model_elements(const dp_model *model)
+{
+    return model->elements;
+}
+
+static int shape_of(const dp_model *model, dp_value value, int64_t shape[3])
+{
+    const dp_graph_value *v = &model->values[value];
+    memcpy(shape, v->shape, (size_t)v->rank * sizeof *shape);
+    return v->rank;
+}
+
+int dp_model_input_shape(const dp_model *model, int64_t shape[3])
+{
+    return shape_of(model, model->input, shape);
+}
+
+int dp_model_output_shape(const dp_model *model, int64_t shape[3])
+{
+    return shape_of(model, model->output, shape);
+}
+
+void dp_model_init_weights(const dp_model *model, uint64_t seed, float *weights)
+{
+    for (int p = 0; p < model->param_count; p++) {
+        const dp_param *param = &model->params[p];
+        float *w = weights + param->info.offset;
+        for (int64_t i = 0; i < param->info.elements; i++) {
+            float u = dp_rng_uniform(seed, DP_RNG_INIT, (uint32_t)p, 0, (uint64_t)i);
+            w[i] = (2.0f * u - 1.0f) * param->bound;
+        }
+    }
+}

@@ -1,0 +1,33 @@
+/* Broadcast, the way round that needs no coordinator: each replica fetches what it lacks from the primary. */
+#include "parallel/engine.h"
+
+/* The primary holds the weights that all others copy. A bucket may be copied as soon as its update (or the
+ * upload of new weights) is recorded, and it is not written again before all who copied it have sent
+ * gradients computed with it: the next update waits for those, so it needs no event of its own to wait for
+ * the copies. */
+dp_status dp_fetch_bucket(dp_replica *r, int bucket, uint64_t number, dp_error *err)
+{
+    const dp_engine *e = r->engine;
+    dp_replica *primary = e->primary;
+    if (r->bucket_number[bucket] == number)
+        return DP_OK;
+    if (r != primary) {
+        const dp_bucket *b = &e->arena.buckets[bucket];
+        DP_TRY(dp_await(r, &primary->weights_ready[bucket], number, &r->copy, DP_PHASE_BROADCAST,
+                        "the primary's weights", err));
+        DP_TRY(dp_copy(&r->copy, r->device, r->weights + b->begin, primary->device,
+                       primary->weights + b->begin, (size_t)(b->end - b->begin) * sizeof(float), err));
+        DP_TRY(dp_event_record(&r->weights_here[bucket], &r->copy, err));
+    }
+    r->bucket_number[bucket] = number;
+    return DP_OK;
+}
+
+dp_status dp_use_bucket(dp_replica *r, int bucket, uint64_t number, dp_error *err)
+{
+    DP_TRY(dp_fetch_bucket(r, bucket, number, err));
+    if (r == r->engine->primary) /* its own update ran on the copy stream */
+        return dp_stream_wait(&r->compute, &r->weights_ready[bucket].event, number, "its own weights", err);
+    return dp_stream_wait(&r->compute, &r->weights_here[bucket],
+                          atomic_load(&r->weights_here[bucket].recorded), "fetched weights", err);
+}

@@ -1,0 +1,248 @@
+/* Inside the engine: the coordinator (whoever calls dptrain/engine.h) and one worker thread per device.
+ *
+ * Who owns what: a dp_replica belongs to its worker thread from start to join; the coordinator reads its
+ * results only after dp_workers_wait. Jobs belong to the coordinator and stay unchanged while workers run
+ * them. Between two workers there are milestones: an event that orders their streams, and a signal that says
+ * that its record has been issued. */
+#ifndef DP_PARALLEL_ENGINE_H
+#define DP_PARALLEL_ENGINE_H
+
+#include <stdatomic.h>
+
+#include "base/thread.h"
+#include "device/device.h"
+#include "dptrain/engine.h"
+#include "nn/plan.h"
+#include "parallel/arena.h"
+#include "parallel/context.h"
+
+typedef struct dp_replica dp_replica;
+
+/* ---- hand-overs between workers ---- */
+
+/* Something that one device reaches again and again: record number n of the event is issued before the signal
+ * says n. */
+typedef struct dp_milestone {
+    dp_event event;
+    dp_signal signal;
+    bool exists;
+} dp_milestone;
+
+/* ---- jobs: what the coordinator asks for; read-only to the workers ---- */
+
+/* A batch on its way into input slot `slot`. */
+typedef struct dp_chunk_job {
+    int slot;
+    int64_t samples;
+    const float *x;
+    const void *y;
+    bool gathered; /* targets are wanted on the output device, all of them */
+    int64_t chunk[DP_MAX_DEVICES], first_row[DP_MAX_DEVICES]; /* by device */
+    int used;
+} dp_chunk_job;
+
+typedef struct dp_step_job {
+    dp_chunk_job batch;
+    bool training, update;
+    double loss_scale;
+    dp_update_args hyper; /* lr and the like; no pointers */
+    /* Numbers of the records that this step waits for (see the milestones of dp_replica). */
+    uint64_t weights_number, frozen_number; /* of the weights that forward uses */
+    uint64_t output_number[DP_MAX_DEVICES], loss_number;
+    uint64_t gradient_number[DP_MAX_DEVICES];
+    /* Whose gradients the window has: from earlier micro-steps (they are added to), and with this one (they
+     * are summed by an update). */
+    bool has_gradient[DP_MAX_DEVICES], contributes[DP_MAX_DEVICES];
+} dp_step_job;
+
+typedef struct dp_plan_job {
+    int64_t samples; /* of the whole batch */
+    int64_t chunk[DP_MAX_DEVICES];
+    bool training;
+} dp_plan_job;
+
+typedef struct dp_planned {
+    int64_t samples;
+    bool training;
+} dp_planned;
+
+/* ---- time ---- */
+
+enum { DP_MAX_MARKS = 512 };
+
+typedef struct dp_mark {
+    dp_event event;
+    dp_phase phase; /* of the time that follows */
+    bool busy;      /* working, not waiting for another device */
+} dp_mark;
+
+typedef struct dp_clock {
+    dp_mark *marks;
+    int count;
+    double phase_seconds[DP_PHASES], busy_phase_seconds[DP_PHASES]; /* of the last step */
+    double busy_seconds;                                            /* of all steps */
+} dp_clock;
+
+/* ---- a device and its replica ---- */
+
+/* Where a chunk waits for its step. */
+typedef struct dp_slot {
+    float *x;
+    void *y;
+    dp_event arrived;
+    uint64_t received;
+} dp_slot;
+
+/* A block of device memory that only grows. */
+typedef struct dp_buffer {
+    dp_purpose purpose;
+    void *data;
+    size_t bytes;
+} dp_buffer;
+
+typedef struct dp_task {
+    dp_status (*run)(dp_replica *replica, const void *argument, dp_error *err);
+    const void *argument;
+} dp_task;
+
+enum { DP_MAILBOX_SIZE = 8, DP_SLOTS = 2 };
+
+struct dp_replica {
+    dp_engine *engine;
+    int index;
+    dp_device *device;
+
+    /* The mailbox: tasks are numbered from 1; task n lies in tasks[n % size]. */
+    pthread_t thread;
+    bool has_mailbox, started;
+    dp_task tasks[DP_MAILBOX_SIZE];
+    dp_signal posted, done;
+    uint64_t post_count;
+    dp_status status; /* first failure */
+    dp_error error;
+
+    dp_stream compute, copy;
+
+    /* Arenas (see arena.h). moments and nonfinite: the primary only. */
+    float *weights, *gradients, *moment1, *moment2;
+    uint32_t *nonfinite;
+    uint64_t *bucket_number; /* by bucket: which weights are here; the primary's are always the newest */
+
+    dp_milestone *weights_ready; /* by bucket; primary: weights are updated. Number: engine->weights_number */
+    dp_milestone
+        *gradients_ready; /* by bucket; the window's gradients are complete. Number: updates taken part in */
+    dp_event *weights_here;    /* by bucket; orders this device's compute stream behind its copy stream */
+    dp_milestone output_ready; /* the chunk's outputs are computed */
+    dp_milestone loss_ready;   /* output device: the gradient of the loss is computed */
+    int next_bucket;           /* primary: buckets above it are summed (they go from last to first) */
+    void *reduce_staging;      /* primary, where peers cannot be read: copies of their buckets */
+
+    dp_plan **plans;
+    int plan_count;
+    const dp_plan *packed_by; /* whose weight layout `packed` holds, and of which weights */
+    uint64_t packed_weights, packed_frozen;
+    dp_slot slots[DP_SLOTS];
+    dp_buffer input_buffer[DP_SLOTS], target_buffer[DP_SLOTS];
+    dp_buffer activations, workspace, packed, gathered, loss_buffer;
+
+    /* Results of a step: per-sample losses and hits, on the device and on the host. */
+    int64_t loss_capacity; /* samples */
+    float *sample_loss;
+    int32_t *correct;
+    float *host_sample_loss;
+    int32_t *host_correct;
+    uint32_t *host_nonfinite;
+    bool has_losses; /* this step's criterion ran here */
+
+    int64_t samples_trained;
+    dp_clock clock;
+};
+
+struct dp_engine {
+    dp_context *context;
+    const dp_model *model;
+    dp_engine_config config; /* device_ids, shares and freeze are copied or unused after create */
+    int ids[DP_MAX_DEVICES];
+    double shares[DP_MAX_DEVICES];
+    int device_count;
+    dp_replica *replicas;
+    dp_replica *primary, *output;
+    dp_arena arena;
+    int64_t input_elements, output_elements; /* of one sample */
+    size_t target_bytes;
+    int64_t terms; /* that a mean divides by, per sample */
+    uint32_t spin_ns;
+
+    uint64_t weights_number, frozen_number; /* how often weights were set or updated */
+    uint64_t outputs_sent[DP_MAX_DEVICES], losses_done, gradients_sent[DP_MAX_DEVICES];
+    bool has_gradient[DP_MAX_DEVICES];
+    int64_t update_count; /* AdamW's step */
+
+    dp_step_job step; /* in flight between begin and finish */
+    dp_chunk_job staged;
+    dp_plan_job planning;
+    dp_planned *planned; /* batch sizes that every worker has plans for */
+    int planned_count;
+    bool in_flight, is_staged;
+    int next_slot;
+    double began, train_seconds;
+
+    bool opened; /* every replica has its milestones */
+    _Atomic bool failed;
+    dp_error first_error; /* what every later call returns */
+};
+
+/* ---- worker.c ---- */
+
+dp_status dp_workers_start(dp_engine *engine, dp_error *err);
+void dp_workers_stop(dp_engine *engine);
+/* Posts a task to one worker, or waits for all posted tasks of all workers and reports the first failure. */
+void dp_worker_post(dp_replica *r, dp_status (*run)(dp_replica *, const void *, dp_error *),
+                    const void *argument);
+dp_status dp_workers_wait(dp_engine *engine, dp_error *err);
+
+dp_status dp_milestone_create(dp_replica *r, dp_milestone *milestone, dp_error *err);
+void dp_milestone_destroy(dp_milestone *milestone);
+/* Records the event on the stream and says so. */
+dp_status dp_announce(dp_milestone *milestone, dp_stream *stream, dp_error *err);
+/* Waits (the host) for announcement `number` and orders the stream behind it. `phase` is what the time counts
+ * as. */
+dp_status dp_await(dp_replica *r, dp_milestone *milestone, uint64_t number, dp_stream *stream, dp_phase phase,
+                   const char *what, dp_error *err);
+
+/* ---- replica.c: memory of a device ---- */
+
+dp_status dp_replica_open(dp_replica *r, const void *unused, dp_error *err);
+void dp_replica_close(dp_replica *r);
+dp_status dp_replica_plan(dp_replica *r, const void *plan_job, dp_error *err);
+dp_plan *dp_replica_find_plan(const dp_replica *r, int64_t samples, bool training);
+dp_status dp_replica_set_weights(dp_replica *r, const void *weights, dp_error *err);
+dp_status dp_replica_get_weights(dp_replica *r, const void *weights, dp_error *err);
+
+/* ---- clock.c ---- */
+
+/* From here on the device's time counts as `phase`. */
+dp_status dp_mark_phase(dp_replica *r, dp_phase phase, bool busy, dp_error *err);
+/* After the streams were synchronized: adds up the step's phases. */
+dp_status dp_clock_read(dp_replica *r, bool training, dp_error *err);
+
+/* ---- the step: scatter.c, broadcast.c, gather.c, reduce.c, data_parallel.c ---- */
+
+dp_status dp_receive_chunk(dp_replica *r, const void *chunk_job, dp_error *err);
+/* Brings bucket b of the primary's weights here, unless they are here already. */
+dp_status dp_fetch_bucket(dp_replica *r, int bucket, uint64_t number, dp_error *err);
+/* Orders the compute stream behind the arrival of bucket b. */
+dp_status dp_use_bucket(dp_replica *r, int bucket, uint64_t number, dp_error *err);
+dp_status dp_gather_and_lose(dp_replica *r, const dp_step_job *job, dp_error *err);
+dp_status dp_lose(dp_replica *r, const dp_step_job *job, dp_error *err);
+dp_status dp_announce_gradients(dp_replica *r, int bucket, dp_error *err);
+/* Primary: sums and updates the next buckets as far as their gradients are there; with wait, all that are
+ * left. */
+dp_status dp_reduce_buckets(dp_replica *r, const dp_step_job *job, bool wait, dp_error *err);
+dp_status dp_replica_step(dp_replica *r, const void *step_job, dp_error *err);
+
+/* result.c: from the workers' results to a dp_step_result. */
+void dp_collect_result(const dp_engine *engine, double seconds, dp_step_result *result);
+dp_status dp_find_nonfinite(dp_engine *engine, dp_step_result *result, dp_error *err);
+
+#endif

@@ -1,0 +1,78 @@
+/* Scatter: who gets which rows, and how they travel. */
+#include <string.h>
+
+#include "parallel/engine.h"
+
+/* torch.chunk: c = ceil(B / N) rows each, the last device that gets any takes the rest. */
+static void split_chunk(int devices, int64_t batch, int64_t *sizes)
+{
+    int64_t chunk = (batch + devices - 1) / devices;
+    for (int k = 0; k < devices; k++) {
+        int64_t left = batch - k * chunk;
+        sizes[k] = left <= 0 ? 0 : left < chunk ? left : chunk;
+    }
+}
+
+/* Largest remainder: every device gets the whole part of its quota; the rows left over go one each to the
+ * largest fractions, ties to the earlier device. */
+static void split_shares(const double *shares, int devices, int64_t batch, int64_t *sizes)
+{
+    double sum = 0, fraction[DP_MAX_DEVICES];
+    int64_t given = 0;
+    for (int k = 0; k < devices; k++)
+        sum += shares[k];
+    for (int k = 0; k < devices; k++) {
+        double quota = (double)batch * shares[k] / sum;
+        sizes[k] = (int64_t)quota;
+        fraction[k] = quota - (double)sizes[k];
+        given += sizes[k];
+    }
+    for (; given < batch; given++) {
+        int best = 0;
+        for (int k = 1; k < devices; k++)
+            if (fraction[k] > fraction[best] + 1e-9) /* equal up to rounding: the earlier one */
+                best = k;
+        sizes[best]++;
+        fraction[best] = -1;
+    }
+}
+
+int dp_split_batch(dp_split_kind kind, const double *shares, int devices, int64_t batch, int64_t *chunk_sizes)
+{
+    if (kind == DP_SPLIT_CHUNK)
+        split_chunk(devices, batch, chunk_sizes);
+    else if (kind == DP_SPLIT_SHARES)
+        split_shares(shares, devices, batch, chunk_sizes);
+    else
+        for (int k = 0; k < devices; k++)
+            chunk_sizes[k] = batch / devices + (k < batch % devices);
+    int used = 0;
+    for (int k = 0; k < devices; k++)
+        used += chunk_sizes[k] > 0;
+    return used;
+}
+
+/* Runs on a device's thread, perhaps while its previous step is still being computed: the chunk goes straight
+ * from the batch's host memory into the input slot that this step does not use, on the copy stream. */
+dp_status dp_receive_chunk(dp_replica *r, const void *argument, dp_error *err)
+{
+    const dp_chunk_job *job = argument;
+    const dp_engine *e = r->engine;
+    int64_t n = job->chunk[r->index], first = job->first_row[r->index];
+    size_t x_row = (size_t)e->input_elements * sizeof(float);
+    dp_slot *slot = &r->slots[job->slot];
+    if (n > 0)
+        DP_TRY(dp_copy(&r->copy, r->device, slot->x, NULL, (const char *)job->x + (size_t)first * x_row,
+                       (size_t)n * x_row, err));
+    /* Targets go where the criterion runs: to the output device all of them, else with the samples. */
+    if (job->gathered) {
+        n = r == e->output ? job->samples : 0;
+        first = 0;
+    }
+    if (n > 0)
+        DP_TRY(dp_copy(&r->copy, r->device, slot->y, NULL,
+                       (const char *)job->y + (size_t)first * e->target_bytes, (size_t)n * e->target_bytes,
+                       err));
+    slot->received++;
+    return dp_event_record(&slot->arrived, &r->copy, err);
+}

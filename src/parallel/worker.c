@@ -1,0 +1,142 @@
+/* Worker threads, their mailboxes, and milestones between them. */
+#include <stdio.h>
+
+#include "base/memory.h"
+#include "parallel/engine.h"
+
+/* The first failure wins: it is kept for every later call, and whoever waits for the failed worker is woken.
+ * Waits that end because of this return DP_ERROR_ABORTED, which never replaces the cause. */
+static void worker_failed(dp_replica *r, dp_status status)
+{
+    dp_engine *e = r->engine;
+    r->status = status;
+    atomic_store(&e->failed, true);
+    if (!e->opened) /* nobody waits for anybody yet */
+        return;
+    for (int k = 0; k < e->device_count; k++) {
+        dp_replica *other = &e->replicas[k];
+        dp_signal_close(&other->output_ready.signal);
+        dp_signal_close(&other->loss_ready.signal);
+        for (int b = 0; b < e->arena.bucket_count; b++) {
+            dp_signal_close(&other->weights_ready[b].signal);
+            dp_signal_close(&other->gradients_ready[b].signal);
+        }
+    }
+}
+
+static void *worker_main(void *argument)
+{
+    dp_replica *r = argument;
+    dp_status status = dp_device_enter(r->device, &r->error);
+    bool entered = status == DP_OK;
+    if (!entered)
+        worker_failed(r, status);
+    for (uint64_t number = 1; dp_signal_wait(&r->posted, number); number++) {
+        const dp_task task = r->tasks[number % DP_MAILBOX_SIZE];
+        if (!task.run) { /* the end */
+            dp_signal_post(&r->done, number);
+            break;
+        }
+        if (r->status == DP_OK) {
+            status = task.run(r, task.argument, &r->error);
+            if (status != DP_OK)
+                worker_failed(r, status);
+        }
+        dp_signal_post(&r->done, number);
+    }
+    if (entered) {
+        dp_replica_close(r);
+        dp_device_leave(r->device);
+    }
+    return NULL;
+}
+
+dp_status dp_workers_start(dp_engine *engine, dp_error *err)
+{
+    for (int k = 0; k < engine->device_count; k++) {
+        dp_replica *r = &engine->replicas[k];
+        char name[32];
+        snprintf(name, sizeof name, "%s:%d", r->device->backend->call->name, r->device->id);
+        DP_TRY(dp_thread_start(&r->thread, name, worker_main, r, err));
+        r->started = true;
+    }
+    return DP_OK;
+}
+
+void dp_workers_stop(dp_engine *engine)
+{
+    for (int k = 0; k < engine->device_count; k++)
+        if (engine->replicas[k].started)
+            dp_worker_post(&engine->replicas[k], NULL, NULL);
+    for (int k = 0; k < engine->device_count; k++)
+        if (engine->replicas[k].started)
+            pthread_join(engine->replicas[k].thread, NULL);
+}
+
+void dp_worker_post(dp_replica *r, dp_status (*run)(dp_replica *, const void *, dp_error *),
+                    const void *argument)
+{
+    uint64_t number = ++r->post_count;
+    /* A full mailbox (never in a step: a step posts three tasks) waits for its oldest task. */
+    if (number > DP_MAILBOX_SIZE)
+        dp_signal_wait(&r->done, number - DP_MAILBOX_SIZE);
+    r->tasks[number % DP_MAILBOX_SIZE] = (dp_task){run, argument};
+    dp_signal_post(&r->posted, number);
+}
+
+dp_status dp_workers_wait(dp_engine *engine, dp_error *err)
+{
+    for (int k = 0; k < engine->device_count; k++)
+        dp_signal_wait(&engine->replicas[k].done, engine->replicas[k].post_count);
+    if (!atomic_load(&engine->failed))
+        return DP_OK;
+    if (engine->first_error.status == DP_OK) {
+        const dp_replica *cause = NULL;
+        for (int k = 0; k < engine->device_count; k++) {
+            const dp_replica *r = &engine->replicas[k];
+            if (r->status != DP_OK && (!cause || cause->status == DP_ERROR_ABORTED))
+                cause = r;
+        }
+        engine->first_error = cause->error;
+    }
+    return dp_fail(err, engine->first_error.status, "%s", engine->first_error.message);
+}
+
+dp_status dp_milestone_create(dp_replica *r, dp_milestone *milestone, dp_error *err)
+{
+    DP_TRY(dp_event_create(r->device, &milestone->event, err));
+    dp_status status = dp_signal_init(&milestone->signal, r->engine->spin_ns, err);
+    if (status != DP_OK)
+        dp_event_destroy(&milestone->event);
+    milestone->exists = status == DP_OK;
+    return status;
+}
+
+void dp_milestone_destroy(dp_milestone *milestone)
+{
+    if (!milestone->exists)
+        return;
+    dp_event_destroy(&milestone->event);
+    dp_signal_destroy(&milestone->signal);
+    milestone->exists = false;
+}
+
+dp_status dp_announce(dp_milestone *milestone, dp_stream *stream, dp_error *err)
+{
+    DP_TRY(dp_event_record(&milestone->event, stream, err));
+    dp_signal_post(&milestone->signal, atomic_load(&milestone->event.recorded));
+    return DP_OK;
+}
+
+dp_status dp_await(dp_replica *r, dp_milestone *milestone, uint64_t number, dp_stream *stream, dp_phase phase,
+                   const char *what, dp_error *err)
+{
+    if (!dp_signal_reached(&milestone->signal, number)) {
+        DP_TRY(dp_mark_phase(r, phase, false, err));
+        if (!dp_signal_wait(&milestone->signal, number))
+            return dp_fail(err, DP_ERROR_ABORTED, "%s:%d stopped waiting for %s",
+                           r->device->backend->call->name, r->device->id, what);
+        DP_TRY(dp_mark_phase(r, phase, true, err));
+    }
+    return dp_stream_wait(stream, &milestone->event, number, what, err);
+}
