@@ -27,5 +27,6 @@ void dp_error_prefix(dp_error *err, const char *format, ...)
     va_end(args);
     memcpy(old, err->message, sizeof old);
     size_t used = (size_t)snprintf(err->message, sizeof err->message, "%s: ", prefix);
-    snprintf(err->message + used, sizeof err->message - used, "%.*s", (int)(sizeof err->message - used - 1), old);
+    snprintf(err->message + used, sizeof err->message - used, "%.*s", (int)(sizeof err->message - used - 1),
+             old);
 }

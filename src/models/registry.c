@@ -29,22 +29,23 @@ const char *const *dp_model_names(void)
     return names;
 }
 
-static dp_status find(const char *name, const dp_model_entry **out, dp_error *err)
+/* NULL after a failure. */
+static const dp_model_entry *find(const char *name, dp_error *err)
 {
     for (int i = 0; i < MODEL_COUNT; i++)
-        if (strcmp(names[i], name) == 0) {
-            *out = &entries[i];
-            return DP_OK;
-        }
+        if (strcmp(names[i], name) == 0)
+            return &entries[i];
     const char *near = dp_nearest_name(name, names, MODEL_COUNT);
-    return dp_fail(err, DP_ERROR_USAGE, "unknown model '%s'; %s%s%s", name,
-                   near ? "did you mean '" : "see --model list", near ? near : "", near ? "'?" : "");
+    dp_fail(err, DP_ERROR_USAGE, "unknown model '%s'; %s%s%s", name,
+            near ? "did you mean '" : "see --model list", near ? near : "", near ? "'?" : "");
+    return NULL;
 }
 
 dp_status dp_model_traits_of(const char *name, dp_model_traits *out, dp_error *err)
 {
-    const dp_model_entry *entry;
-    DP_TRY(find(name, &entry, err));
+    const dp_model_entry *entry = find(name, err);
+    if (!entry)
+        return DP_ERROR_USAGE;
     *out = entry->traits;
     return DP_OK;
 }
@@ -80,8 +81,9 @@ static dp_status describe(dp_model *m, const dp_model_config *c, bool hidden, dp
 dp_status dp_model_build(const dp_model_config *config, dp_model **out, dp_error *err)
 {
     *out = NULL;
-    const dp_model_entry *entry;
-    DP_TRY(find(config->name, &entry, err));
+    const dp_model_entry *entry = find(config->name, err);
+    if (!entry)
+        return DP_ERROR_USAGE;
     dp_model_config c = *config;
     if (entry->traits.hidden && c.hidden_count == 0) {
         c.hidden_count = 2;

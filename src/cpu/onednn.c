@@ -1,0 +1,444 @@
+/* Everything that touches oneDNN's types (version 2.x: operation descriptors). */
+#include "cpu/onednn.h"
+
+#include <dnnl.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "cpu/internal.h"
+#include "cpu/layout.h"
+
+#if DNNL_VERSION_MAJOR != 2
+#error \
+    "dptrain's CPU backend is written for oneDNN 2.x (Debian: libdnnl-dev 2.6); this is another major version"
+#endif
+
+struct dp_dnnl {
+    dnnl_engine_t engine;
+    dnnl_stream_t stream;
+};
+
+static dp_status failed(dp_error *err, const char *call, dnnl_status_t status)
+{
+    return dp_fail(err, status == dnnl_out_of_memory ? DP_ERROR_MEMORY : DP_ERROR_DEVICE,
+                   "oneDNN: %s failed with status %d%s", call, (int)status,
+                   status == dnnl_out_of_memory ? " (out of memory)" : "");
+}
+
+#define DNNL_TRY(call, name)                        \
+    do {                                            \
+        dnnl_status_t dnnl_status_ = (call);        \
+        if (dnnl_status_ != dnnl_success)           \
+            return failed(err, name, dnnl_status_); \
+    } while (0)
+
+dp_status dp_dnnl_open(dp_dnnl **out, dp_error *err)
+{
+    *out = NULL;
+    dp_dnnl *dnnl;
+    DP_TRY(dp_calloc(1, sizeof *dnnl, "the oneDNN engine", &dnnl, err));
+    dnnl_status_t status = dnnl_engine_create(&dnnl->engine, dnnl_cpu, 0);
+    if (status == dnnl_success)
+        status = dnnl_stream_create(&dnnl->stream, dnnl->engine, dnnl_stream_in_order);
+    if (status != dnnl_success) {
+        dp_dnnl_close(dnnl);
+        return failed(err, "making an engine", status);
+    }
+    *out = dnnl;
+    return DP_OK;
+}
+
+void dp_dnnl_close(dp_dnnl *dnnl)
+{
+    if (!dnnl)
+        return;
+    if (dnnl->stream)
+        dnnl_stream_destroy(dnnl->stream);
+    if (dnnl->engine)
+        dnnl_engine_destroy(dnnl->engine);
+    dp_free(dnnl);
+}
+
+dp_status dp_dnnl_sgemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, const float *a,
+                        int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc,
+                        dp_error *err)
+{
+    DNNL_TRY(dnnl_sgemm(transpose_a ? 'T' : 'N', transpose_b ? 'T' : 'N', m, n, k, 1.0f, a, lda, b, ldb, beta,
+                        c, ldc),
+             "a matrix product");
+    return DP_OK;
+}
+
+/* ---- convolution ---- */
+
+enum { FORWARD, BACKWARD_DATA, BACKWARD_WEIGHTS, DIRECTIONS };
+enum { IN, WEIGHTS, BIAS, OUT, SCRATCH, TENSORS };
+
+/* One primitive with its tensors, whose memory is set at each call. */
+typedef struct direction {
+    dnnl_primitive_desc_t desc;
+    dnnl_primitive_t primitive;
+    dnnl_memory_desc_t weights; /* the order that it wants */
+    size_t weights_bytes, scratch_bytes;
+    dnnl_memory_t tensor[TENSORS];
+} direction;
+
+/* A copy of weights between the plain order and another. */
+typedef struct reordering {
+    dnnl_primitive_t primitive;
+    dnnl_memory_t from, to;
+} reordering;
+
+struct dp_dnnl_conv {
+    dp_dnnl *dnnl;
+    dp_dnnl_conv_config config;
+    dnnl_memory_desc_t in, plain_weights, any_weights, bias, out;
+    direction directions[DIRECTIONS];
+    reordering pack_forward, pack_backward, unpack_gradient; /* primitive NULL: not needed */
+    size_t backward_offset;                                  /* of the weights for BACKWARD_DATA in packed */
+    size_t gradient_offset; /* of the re-ordered weight gradient in scratch */
+};
+
+static dnnl_format_tag_t format_tag(int tag)
+{
+    switch (tag) {
+    case DP_CPU_NHWC:
+        return dnnl_nhwc;
+    case DP_CPU_BLOCKED8:
+        return dnnl_nChw8c;
+    case DP_CPU_BLOCKED16:
+        return dnnl_nChw16c;
+    default:
+        return dnnl_nchw;
+    }
+}
+
+static dp_status describe_tensors(dp_dnnl_conv *conv, dp_error *err)
+{
+    const dp_dnnl_conv_config *c = &conv->config;
+    dnnl_dims_t in = {c->batch, c->in_channels, c->in_height, c->in_width};
+    dnnl_dims_t weights = {c->out_channels, c->in_channels, c->kernel[0], c->kernel[1]};
+    dnnl_dims_t out = {c->batch, c->out_channels, c->out_height, c->out_width};
+    dnnl_dims_t bias = {c->out_channels};
+    DNNL_TRY(dnnl_memory_desc_init_by_tag(&conv->in, 4, in, dnnl_f32, format_tag(c->in_tag)),
+             "a description");
+    DNNL_TRY(dnnl_memory_desc_init_by_tag(&conv->out, 4, out, dnnl_f32, format_tag(c->out_tag)),
+             "a description");
+    DNNL_TRY(dnnl_memory_desc_init_by_tag(&conv->plain_weights, 4, weights, dnnl_f32, dnnl_oihw),
+             "a description");
+    DNNL_TRY(dnnl_memory_desc_init_by_tag(&conv->any_weights, 4, weights, dnnl_f32, dnnl_format_tag_any),
+             "a description");
+    if (c->bias)
+        DNNL_TRY(dnnl_memory_desc_init_by_tag(&conv->bias, 1, bias, dnnl_f32, dnnl_a), "a description");
+    return DP_OK;
+}
+
+static dnnl_status_t make_attributes(bool relu, dnnl_primitive_attr_t *out)
+{
+    dnnl_status_t status = dnnl_primitive_attr_create(out);
+    if (status != dnnl_success)
+        return status;
+    status = dnnl_primitive_attr_set_scratchpad_mode(*out, dnnl_scratchpad_mode_user);
+    if (status != dnnl_success || !relu)
+        return status;
+    dnnl_post_ops_t post;
+    status = dnnl_post_ops_create(&post);
+    if (status != dnnl_success)
+        return status;
+    status = dnnl_post_ops_append_eltwise(post, 1.0f, dnnl_eltwise_relu, 0.0f, 0.0f);
+    if (status == dnnl_success)
+        status = dnnl_primitive_attr_set_post_ops(*out, post);
+    dnnl_post_ops_destroy(post);
+    return status;
+}
+
+static dnnl_status_t make_desc(dp_dnnl_conv *conv, int which, dnnl_alg_kind_t algorithm,
+                               const_dnnl_primitive_desc_t hint, dnnl_primitive_desc_t *out)
+{
+    const dp_dnnl_conv_config *c = &conv->config;
+    dnnl_dims_t stride = {c->stride[0], c->stride[1]}, padding = {c->padding[0], c->padding[1]};
+    const dnnl_memory_desc_t *bias = c->bias ? &conv->bias : NULL;
+    dnnl_convolution_desc_t desc;
+    dnnl_status_t status;
+    if (which == FORWARD)
+        status = dnnl_convolution_forward_desc_init(&desc, dnnl_forward_training, algorithm, &conv->in,
+                                                    &conv->any_weights, bias, &conv->out, stride, padding,
+                                                    padding);
+    else if (which == BACKWARD_DATA)
+        status = dnnl_convolution_backward_data_desc_init(&desc, algorithm, &conv->in, &conv->any_weights,
+                                                          &conv->out, stride, padding, padding);
+    else
+        status = dnnl_convolution_backward_weights_desc_init(&desc, algorithm, &conv->in, &conv->any_weights,
+                                                             bias, &conv->out, stride, padding, padding);
+    if (status != dnnl_success)
+        return status;
+    dnnl_primitive_attr_t attributes = NULL;
+    status = make_attributes(which == FORWARD && c->relu, &attributes);
+    if (status == dnnl_success)
+        status = dnnl_primitive_desc_create(out, &desc, attributes, conv->dnnl->engine, hint);
+    if (attributes)
+        dnnl_primitive_attr_destroy(attributes);
+    return status;
+}
+
+/* The description of one direction by one algorithm; backward ones need a forward one as a hint. */
+static dnnl_status_t make_desc_with_hint(dp_dnnl_conv *conv, int which, dnnl_alg_kind_t algorithm,
+                                         dnnl_primitive_desc_t *out)
+{
+    *out = NULL;
+    if (which == FORWARD)
+        return make_desc(conv, FORWARD, algorithm, NULL, out);
+    dnnl_primitive_desc_t hint = NULL;
+    dnnl_status_t status = make_desc(conv, FORWARD, algorithm, NULL, &hint);
+    if (status != dnnl_success)
+        return status;
+    status = make_desc(conv, which, algorithm, hint, out);
+    dnnl_primitive_desc_destroy(hint);
+    return status;
+}
+
+static bool is_reference(const_dnnl_primitive_desc_t desc)
+{
+    const char *name = "";
+    return dnnl_primitive_desc_query(desc, dnnl_query_impl_info_str, 0, (void *)&name) != dnnl_success ||
+           strncmp(name, "ref", 3) == 0;
+}
+
+/* Winograd where it is wanted and offered, else direct. *offered tells whether it is not the slow code. */
+static dp_status choose(dp_dnnl_conv *conv, int which, bool *offered, dp_error *err)
+{
+    dnnl_primitive_desc_t *desc = &conv->directions[which].desc;
+    *offered = true;
+    if (conv->config.winograd) {
+        dnnl_status_t status = make_desc_with_hint(conv, which, dnnl_convolution_winograd, desc);
+        if (status == dnnl_success && !is_reference(*desc))
+            return DP_OK;
+        if (*desc)
+            dnnl_primitive_desc_destroy(*desc);
+        *desc = NULL;
+        if (status == dnnl_out_of_memory)
+            return failed(err, "planning a convolution", status);
+    }
+    dnnl_status_t status = make_desc_with_hint(conv, which, dnnl_convolution_direct, desc);
+    if (status == dnnl_unimplemented) {
+        *offered = false;
+        return DP_OK;
+    }
+    DNNL_TRY(status, "planning a convolution");
+    *offered = !is_reference(*desc);
+    return DP_OK;
+}
+
+static dp_status make_memory(dp_dnnl_conv *conv, const dnnl_memory_desc_t *desc, dnnl_memory_t *out,
+                             dp_error *err)
+{
+    DNNL_TRY(dnnl_memory_create(out, desc, conv->dnnl->engine, DNNL_MEMORY_NONE), "describing a tensor");
+    return DP_OK;
+}
+
+static dp_status finish_direction(dp_dnnl_conv *conv, int which, dp_error *err)
+{
+    direction *d = &conv->directions[which];
+    DNNL_TRY(dnnl_primitive_create(&d->primitive, d->desc), "making a convolution");
+    dnnl_query_t query = which == BACKWARD_WEIGHTS ? dnnl_query_diff_weights_md : dnnl_query_weights_md;
+    const dnnl_memory_desc_t *weights = dnnl_primitive_desc_query_md(d->desc, query, 0);
+    const dnnl_memory_desc_t *scratch = dnnl_primitive_desc_query_md(d->desc, dnnl_query_scratchpad_md, 0);
+    if (!weights || !scratch)
+        return failed(err, "asking a convolution for its tensors", dnnl_invalid_arguments);
+    d->weights = *weights;
+    d->weights_bytes = dnnl_memory_desc_get_size(weights);
+    d->scratch_bytes = dnnl_memory_desc_get_size(scratch);
+    DP_TRY(make_memory(conv, &conv->in, &d->tensor[IN], err));
+    DP_TRY(make_memory(conv, &d->weights, &d->tensor[WEIGHTS], err));
+    DP_TRY(make_memory(conv, &conv->out, &d->tensor[OUT], err));
+    DP_TRY(make_memory(conv, scratch, &d->tensor[SCRATCH], err));
+    if (conv->config.bias && which != BACKWARD_DATA)
+        DP_TRY(make_memory(conv, &conv->bias, &d->tensor[BIAS], err));
+    return DP_OK;
+}
+
+static dp_status make_reordering(dp_dnnl_conv *conv, const dnnl_memory_desc_t *from,
+                                 const dnnl_memory_desc_t *to, reordering *out, dp_error *err)
+{
+    dnnl_engine_t engine = conv->dnnl->engine;
+    dnnl_primitive_desc_t desc;
+    DNNL_TRY(dnnl_reorder_primitive_desc_create(&desc, from, engine, to, engine, NULL),
+             "planning a re-ordering");
+    dnnl_status_t status = dnnl_primitive_create(&out->primitive, desc);
+    dnnl_primitive_desc_destroy(desc);
+    DNNL_TRY(status, "making a re-ordering");
+    DP_TRY(make_memory(conv, from, &out->from, err));
+    return make_memory(conv, to, &out->to, err);
+}
+
+/* The primitives exist: plans where the weights go. */
+static dp_status plan_weights(dp_dnnl_conv *conv, dp_dnnl_conv_sizes *sizes, dp_error *err)
+{
+    direction *forward = &conv->directions[FORWARD], *data = &conv->directions[BACKWARD_DATA];
+    direction *gradient = &conv->directions[BACKWARD_WEIGHTS];
+    *sizes = (dp_dnnl_conv_sizes){0};
+    DP_TRY(make_reordering(conv, &conv->plain_weights, &forward->weights, &conv->pack_forward, err));
+    sizes->packed = dp_align64(forward->weights_bytes);
+    sizes->scratch = forward->scratch_bytes;
+    if (data->primitive) {
+        if (!dnnl_memory_desc_equal(&data->weights, &forward->weights)) {
+            DP_TRY(make_reordering(conv, &conv->plain_weights, &data->weights, &conv->pack_backward, err));
+            conv->backward_offset = sizes->packed;
+            sizes->packed += dp_align64(data->weights_bytes);
+        }
+        if (data->scratch_bytes > sizes->scratch)
+            sizes->scratch = data->scratch_bytes;
+    }
+    if (gradient->primitive) {
+        size_t need = dp_align64(gradient->scratch_bytes);
+        if (!dnnl_memory_desc_equal(&gradient->weights, &conv->plain_weights)) {
+            DP_TRY(
+                make_reordering(conv, &gradient->weights, &conv->plain_weights, &conv->unpack_gradient, err));
+            conv->gradient_offset = need;
+            need += dp_align64(gradient->weights_bytes);
+        }
+        if (need > sizes->scratch)
+            sizes->scratch = need;
+    }
+    return DP_OK;
+}
+
+static dp_status build(dp_dnnl_conv *conv, bool reference, bool *offered, dp_dnnl_conv_sizes *sizes,
+                       dp_error *err)
+{
+    const dp_dnnl_conv_config *c = &conv->config;
+    bool wanted[DIRECTIONS] = {true, c->backward_data, c->backward_weights};
+    DP_TRY(describe_tensors(conv, err));
+    *offered = false;
+    for (int i = 0; i < DIRECTIONS; i++) {
+        bool good = true;
+        if (wanted[i])
+            DP_TRY(choose(conv, i, &good, err));
+        if (!good && !(reference && conv->directions[i].desc))
+            return DP_OK;
+    }
+    for (int i = 0; i < DIRECTIONS; i++)
+        if (wanted[i])
+            DP_TRY(finish_direction(conv, i, err));
+    DP_TRY(plan_weights(conv, sizes, err));
+    *offered = true;
+    return DP_OK;
+}
+
+dp_status dp_dnnl_conv_create(dp_dnnl *dnnl, const dp_dnnl_conv_config *config, bool reference,
+                              dp_dnnl_conv **out, dp_dnnl_conv_sizes *sizes, dp_error *err)
+{
+    *out = NULL;
+    dp_dnnl_conv *conv;
+    DP_TRY(dp_calloc(1, sizeof *conv, "a convolution", &conv, err));
+    conv->dnnl = dnnl;
+    conv->config = *config;
+    bool offered;
+    dp_status status = build(conv, reference, &offered, sizes, err);
+    if (status != DP_OK || !offered) {
+        dp_dnnl_conv_destroy(conv);
+        return status;
+    }
+    *out = conv;
+    return DP_OK;
+}
+
+static void destroy_reordering(reordering *r)
+{
+    if (r->primitive)
+        dnnl_primitive_destroy(r->primitive);
+    if (r->from)
+        dnnl_memory_destroy(r->from);
+    if (r->to)
+        dnnl_memory_destroy(r->to);
+}
+
+void dp_dnnl_conv_destroy(dp_dnnl_conv *conv)
+{
+    if (!conv)
+        return;
+    for (int i = 0; i < DIRECTIONS; i++) {
+        direction *d = &conv->directions[i];
+        for (int t = 0; t < TENSORS; t++)
+            if (d->tensor[t])
+                dnnl_memory_destroy(d->tensor[t]);
+        if (d->primitive)
+            dnnl_primitive_destroy(d->primitive);
+        if (d->desc)
+            dnnl_primitive_desc_destroy(d->desc);
+    }
+    destroy_reordering(&conv->pack_forward);
+    destroy_reordering(&conv->pack_backward);
+    destroy_reordering(&conv->unpack_gradient);
+    dp_free(conv);
+}
+
+/* oneDNN's handles are not const; inputs are not written but for padding, which is zero already. */
+static dp_status point(dnnl_memory_t memory, const void *data, dp_error *err)
+{
+    DNNL_TRY(dnnl_memory_set_data_handle(memory, (void *)data), "pointing at a tensor");
+    return DP_OK;
+}
+
+static dp_status reorder(dp_dnnl_conv *conv, reordering *r, const void *from, void *to, dp_error *err)
+{
+    DP_TRY(point(r->from, from, err));
+    DP_TRY(point(r->to, to, err));
+    dnnl_exec_arg_t args[] = {{DNNL_ARG_FROM, r->from}, {DNNL_ARG_TO, r->to}};
+    DNNL_TRY(dnnl_primitive_execute(r->primitive, conv->dnnl->stream, 2, args), "a re-ordering");
+    return DP_OK;
+}
+
+dp_status dp_dnnl_conv_pack(dp_dnnl_conv *conv, const float *weights, void *packed, dp_error *err)
+{
+    DP_TRY(reorder(conv, &conv->pack_forward, weights, packed, err));
+    if (!conv->pack_backward.primitive)
+        return DP_OK;
+    return reorder(conv, &conv->pack_backward, weights, (char *)packed + conv->backward_offset, err);
+}
+
+/* The pointers of one call, in the order of `tensor`. */
+static dp_status execute(dp_dnnl_conv *conv, int which, const void *const data[TENSORS], dp_error *err)
+{
+    static const int names[DIRECTIONS][TENSORS] = {
+        {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_BIAS, DNNL_ARG_DST, DNNL_ARG_SCRATCHPAD},
+        {DNNL_ARG_DIFF_SRC, DNNL_ARG_WEIGHTS, 0, DNNL_ARG_DIFF_DST, DNNL_ARG_SCRATCHPAD},
+        {DNNL_ARG_SRC, DNNL_ARG_DIFF_WEIGHTS, DNNL_ARG_DIFF_BIAS, DNNL_ARG_DIFF_DST, DNNL_ARG_SCRATCHPAD},
+    };
+    direction *d = &conv->directions[which];
+    dnnl_exec_arg_t args[TENSORS];
+    int count = 0;
+    for (int t = 0; t < TENSORS; t++) {
+        if (!d->tensor[t])
+            continue;
+        DP_TRY(point(d->tensor[t], data[t], err));
+        args[count++] = (dnnl_exec_arg_t){names[which][t], d->tensor[t]};
+    }
+    DNNL_TRY(dnnl_primitive_execute(d->primitive, conv->dnnl->stream, count, args), "a convolution");
+    return DP_OK;
+}
+
+dp_status dp_dnnl_conv_forward(dp_dnnl_conv *conv, const void *in, const void *packed, const float *bias,
+                               void *out, void *scratch, dp_error *err)
+{
+    return execute(conv, FORWARD, (const void *[TENSORS]){in, packed, bias, out, scratch}, err);
+}
+
+dp_status dp_dnnl_conv_backward_data(dp_dnnl_conv *conv, const void *out_gradient, const void *packed,
+                                     void *in_gradient, void *scratch, dp_error *err)
+{
+    const void *weights = (const char *)packed + conv->backward_offset;
+    return execute(conv, BACKWARD_DATA,
+                   (const void *[TENSORS]){in_gradient, weights, NULL, out_gradient, scratch}, err);
+}
+
+dp_status dp_dnnl_conv_backward_weights(dp_dnnl_conv *conv, const void *in, const void *out_gradient,
+                                        float *weights_gradient, float *bias_gradient, void *scratch,
+                                        dp_error *err)
+{
+    bool other_order = conv->unpack_gradient.primitive != NULL;
+    void *target = other_order ? (char *)scratch + conv->gradient_offset : (void *)weights_gradient;
+    DP_TRY(execute(conv, BACKWARD_WEIGHTS,
+                   (const void *[TENSORS]){in, target, bias_gradient, out_gradient, scratch}, err));
+    return other_order ? reorder(conv, &conv->unpack_gradient, target, weights_gradient, err) : DP_OK;
+}

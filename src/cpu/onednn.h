@@ -1,0 +1,56 @@
+/* The backend's view of oneDNN: matrix products and convolutions. onednn.c is the only file that knows its
+ * types, which differ between major versions. */
+#ifndef DP_CPU_ONEDNN_H
+#define DP_CPU_ONEDNN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+
+typedef struct dp_dnnl dp_dnnl; /* an engine and a stream: one per device, used by its thread alone */
+
+dp_status dp_dnnl_open(dp_dnnl **out, dp_error *err);
+void dp_dnnl_close(dp_dnnl *dnnl); /* NULL is fine */
+
+/* c = op(a) op(b) + beta c, row-major: op(a) is [m, k], op(b) [k, n], c [m, n]; ld* are row lengths as they
+ * lie in memory. */
+dp_status dp_dnnl_sgemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, const float *a,
+                        int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc,
+                        dp_error *err);
+
+typedef struct dp_dnnl_conv dp_dnnl_conv;
+
+typedef struct dp_dnnl_conv_config {
+    int64_t batch, in_channels, in_height, in_width, out_channels, out_height, out_width;
+    int kernel[2], stride[2], padding[2];
+    int in_tag, out_tag; /* layouts of cpu/layout.h */
+    bool bias, relu;
+    bool winograd; /* where offered */
+    bool backward_data, backward_weights;
+} dp_dnnl_conv_config;
+
+typedef struct dp_dnnl_conv_sizes {
+    size_t packed;  /* weights in the orders that forward and backward want */
+    size_t scratch; /* of any one call */
+} dp_dnnl_conv_sizes;
+
+/* Makes the primitives of a convolution. Where the library would run one of them by its slow reference code,
+ * *out is NULL with DP_OK, unless `reference` is set. */
+dp_status dp_dnnl_conv_create(dp_dnnl *dnnl, const dp_dnnl_conv_config *config, bool reference,
+                              dp_dnnl_conv **out, dp_dnnl_conv_sizes *sizes, dp_error *err);
+void dp_dnnl_conv_destroy(dp_dnnl_conv *conv); /* NULL is fine */
+
+/* weights: plain [O, C, KH, KW]. packed: sizes.packed bytes. */
+dp_status dp_dnnl_conv_pack(dp_dnnl_conv *conv, const float *weights, void *packed, dp_error *err);
+dp_status dp_dnnl_conv_forward(dp_dnnl_conv *conv, const void *in, const void *packed, const float *bias,
+                               void *out, void *scratch, dp_error *err);
+dp_status dp_dnnl_conv_backward_data(dp_dnnl_conv *conv, const void *out_gradient, const void *packed,
+                                     void *in_gradient, void *scratch, dp_error *err);
+/* weights_gradient: plain, overwritten. bias_gradient: [O], overwritten (not touched without bias). */
+dp_status dp_dnnl_conv_backward_weights(dp_dnnl_conv *conv, const void *in, const void *out_gradient,
+                                        float *weights_gradient, float *bias_gradient, void *scratch,
+                                        dp_error *err);
+
+#endif

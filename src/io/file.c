@@ -1,0 +1,237 @@
+#include "io/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+
+struct dp_atomic_file {
+    int descriptor;
+    char *path, *temporary;
+    bool failed; /* a write failed: what is there must never become the file */
+};
+
+static dp_status cannot(dp_error *err, const char *what, const char *path, int number)
+{
+    return dp_fail(err, DP_ERROR_IO, "cannot %s '%s': %s", what, path, strerror(number));
+}
+
+/* ---- writing ---- */
+
+static void forget(dp_atomic_file *file)
+{
+    dp_free(file->path);
+    dp_free(file->temporary);
+    dp_free(file);
+}
+
+/* Renaming over a directory fails late, and renaming over a device (/dev/null) would replace it. */
+static dp_status check_target(const char *path, dp_error *err)
+{
+    struct stat st;
+    if (stat(path, &st) != 0 || S_ISREG(st.st_mode))
+        return DP_OK;
+    return dp_fail(err, DP_ERROR_IO, "cannot write '%s': it is %s", path,
+                   S_ISDIR(st.st_mode) ? "a directory" : "not a regular file");
+}
+
+/* What a killed process of the same id left under the name is removed; O_EXCL then follows no link. */
+static int create_temporary(const char *path)
+{
+    unlink(path);
+    return open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+}
+
+dp_status dp_atomic_open(const char *path, dp_atomic_file **out, dp_error *err)
+{
+    *out = NULL;
+    DP_TRY(check_target(path, err));
+    dp_atomic_file *file;
+    DP_TRY(dp_calloc(1, sizeof *file, "a file", &file, err));
+    size_t room = strlen(path) + sizeof ".tmp-" + 24;
+    dp_status status = dp_strdup(path, &file->path, err);
+    if (status == DP_OK)
+        status = dp_calloc(room, 1, "a file name", &file->temporary, err);
+    if (status == DP_OK) {
+        snprintf(file->temporary, room, "%s.tmp-%ld", path, (long)getpid());
+        file->descriptor = create_temporary(file->temporary);
+        if (file->descriptor < 0)
+            status = cannot(err, "write", path, errno);
+    }
+    if (status != DP_OK) {
+        forget(file);
+        return status;
+    }
+    *out = file;
+    return DP_OK;
+}
+
+dp_status dp_atomic_write(dp_atomic_file *file, const void *bytes, size_t size, dp_error *err)
+{
+    const char *next = bytes;
+    while (size > 0) {
+        ssize_t written = write(file->descriptor, next, size);
+        if (written < 0) {
+            if (errno == EINTR)
+                continue;
+            file->failed = true;
+            return cannot(err, "write", file->path, errno);
+        }
+        next += written;
+        size -= (size_t)written;
+    }
+    return DP_OK;
+}
+
+static int sync_descriptor(int descriptor)
+{
+    int rc;
+    do {
+        rc = fsync(descriptor);
+    } while (rc != 0 && errno == EINTR);
+    /* Some file systems have nothing to sync and say so in these ways. */
+    return rc != 0 && (errno == EINVAL || errno == ENOTSUP || errno == EROFS) ? 0 : rc;
+}
+
+/* Makes a rename in the directory of path last. A directory that may be written but not read cannot be opened:
+ * the rename stands, only a power failure could still undo it. */
+static dp_status sync_directory_of(const char *path, dp_error *err)
+{
+    const char *slash = strrchr(path, '/');
+    size_t length = slash ? (slash == path ? 1 : (size_t)(slash - path)) : 1;
+    char *directory;
+    DP_TRY(dp_calloc(length + 1, 1, "a file name", &directory, err));
+    memcpy(directory, slash ? path : ".", length);
+    dp_status status = DP_OK;
+    int descriptor = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (descriptor < 0) {
+        if (errno != EACCES)
+            status = cannot(err, "sync directory", directory, errno);
+    } else {
+        if (sync_descriptor(descriptor) != 0)
+            status = cannot(err, "sync directory", directory, errno);
+        close(descriptor);
+    }
+    dp_free(directory);
+    return status;
+}
+
+dp_status dp_atomic_commit(dp_atomic_file *file, dp_error *err)
+{
+    dp_status status = DP_OK;
+    if (file->failed)
+        status = dp_fail(err, DP_ERROR_IO, "cannot write '%s': an earlier write failed", file->path);
+    else if (sync_descriptor(file->descriptor) != 0)
+        status = cannot(err, "write", file->path, errno);
+    if (close(file->descriptor) != 0 && errno != EINTR && status == DP_OK)
+        status = cannot(err, "write", file->path, errno);
+    if (status == DP_OK && rename(file->temporary, file->path) != 0)
+        status = cannot(err, "write", file->path, errno);
+    if (status == DP_OK)
+        status = sync_directory_of(file->path, err);
+    else
+        unlink(file->temporary);
+    forget(file);
+    return status;
+}
+
+void dp_atomic_abandon(dp_atomic_file *file)
+{
+    if (!file)
+        return;
+    close(file->descriptor);
+    unlink(file->temporary);
+    forget(file);
+}
+
+/* ---- reading ---- */
+
+static dp_status map_descriptor(int descriptor, const char *path, const void **bytes, size_t *size,
+                                dp_error *err)
+{
+    struct stat st;
+    if (fstat(descriptor, &st) != 0)
+        return cannot(err, "read", path, errno);
+    if (!S_ISREG(st.st_mode))
+        return dp_fail(err, DP_ERROR_IO, "cannot read '%s': it is %s", path,
+                       S_ISDIR(st.st_mode) ? "a directory" : "not a regular file");
+    if (st.st_size == 0)
+        return DP_OK;
+    void *map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, descriptor, 0);
+    if (map == MAP_FAILED)
+        return cannot(err, "read", path, errno);
+    *bytes = map;
+    *size = (size_t)st.st_size;
+    return DP_OK;
+}
+
+dp_status dp_file_map(const char *path, const void **bytes, size_t *size, dp_error *err)
+{
+    *bytes = NULL;
+    *size = 0;
+    int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO must not keep us waiting */
+    if (descriptor < 0)
+        return cannot(err, "read", path, errno);
+    dp_status status = map_descriptor(descriptor, path, bytes, size, err);
+    close(descriptor);
+    return status;
+}
+
+void dp_file_unmap(const void *bytes, size_t size)
+{
+    if (bytes)
+        munmap((void *)(uintptr_t)bytes, size);
+}
+
+bool dp_file_exists(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0;
+}
+
+/* ---- directories ---- */
+
+static bool is_directory(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+static dp_status make_directory(const char *path, const char *whole, dp_error *err)
+{
+    if (mkdir(path, 0777) == 0 || is_directory(path))
+        return DP_OK;
+    int number = errno;
+    if (number == EEXIST)
+        return dp_fail(err, DP_ERROR_IO, "cannot create directory '%s': '%s' is not a directory", whole,
+                       path);
+    return cannot(err, "create directory", whole, number);
+}
+
+dp_status dp_make_directories(const char *path, dp_error *err)
+{
+    if (is_directory(path))
+        return DP_OK;
+    if (!*path)
+        return cannot(err, "create directory", path, ENOENT);
+    char *partial;
+    DP_TRY(dp_strdup(path, &partial, err));
+    dp_status status = DP_OK;
+    for (size_t i = 1; status == DP_OK; i++) { /* from 1: the root is there */
+        if (path[i] != '/' && path[i] != '\0')
+            continue;
+        partial[i] = '\0';
+        if (path[i - 1] != '/')
+            status = make_directory(partial, path, err);
+        if (path[i] == '\0')
+            break;
+        partial[i] = '/';
+    }
+    dp_free(partial);
+    return status;
+}
