@@ -146,6 +146,10 @@ dp_status dp_engine_begin(dp_engine *engine, const dp_step *step, dp_error *err)
 dp_status dp_engine_stage(dp_engine *engine, const dp_host_batch *next, dp_error *err);
 dp_status dp_engine_finish(dp_engine *engine, dp_step_result *result, dp_error *err);
 
+/* The coordinator has waited this long for data. Before begin it is the next step's phase `wait`; between
+ * begin and finish only what outlasts the devices' work is. */
+void dp_engine_waited(dp_engine *engine, double seconds);
+
 /* Forward alone: the mean loss over the batch (whatever the mode) and `correct`. */
 dp_status dp_engine_evaluate(dp_engine *engine, const dp_host_batch *batch, dp_step_result *result,
                              dp_error *err);

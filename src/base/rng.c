@@ -47,9 +47,9 @@ float dp_rng_uniform(uint64_t seed, dp_rng_purpose purpose, uint32_t a, uint32_t
     return (float)(dp_rng_u32(seed, purpose, a, b, i) >> 8) * 0x1p-24f;
 }
 
-/* The largest multiple of n is cut out of the 2^64 numbers and what falls beyond it is drawn again. Each block
- * holds two tries; try blocks of element i differ from it in bits 48 to 55, where no other element's are. Even
- * for the worst n, one draw in 2^512 would run out of tries. */
+/* The largest multiple of n is cut out of the 2^64 numbers and what falls beyond it is drawn again. Each
+ * block holds two tries; try blocks of element i differ from it in bits 48 to 55, where no other element's
+ * are. Even for the worst n, one draw in 2^512 would run out of tries. */
 uint64_t dp_rng_below(uint64_t seed, dp_rng_purpose purpose, uint32_t a, uint32_t b, uint64_t i, uint64_t n)
 {
     const uint64_t excess = (0 - n) % n; /* 2^64 mod n */

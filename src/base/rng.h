@@ -24,9 +24,9 @@ void dp_rng_block(uint64_t seed, dp_rng_purpose purpose, uint32_t a, uint32_t b,
 /* Element i of that stream. A stream is to be read through one of these four only: they lay their elements
  * out in different ways over the same blocks.
  * u32: a 32-bit number, word i % 4 of block i / 4. uniform: in [0, 1), the upper 24 bits of u32.
- * below: uniform below n without bias (n > 0, i below 2^48), from block i and, in the rare case of a rejection,
- * further blocks that belong to element i alone. normal: standard normal (Box-Muller, from the first two words
- * of block i). */
+ * below: uniform below n without bias (n > 0, i below 2^48), from block i and, in the rare case of a
+ * rejection, further blocks that belong to element i alone. normal: standard normal (Box-Muller, from the
+ * first two words of block i). */
 uint32_t dp_rng_u32(uint64_t seed, dp_rng_purpose purpose, uint32_t a, uint32_t b, uint64_t i);
 float dp_rng_uniform(uint64_t seed, dp_rng_purpose purpose, uint32_t a, uint32_t b, uint64_t i);
 uint64_t dp_rng_below(uint64_t seed, dp_rng_purpose purpose, uint32_t a, uint32_t b, uint64_t i, uint64_t n);

@@ -12,7 +12,7 @@
 #include "cpu/clones.h"
 #include "cpu/internal.h"
 
-enum { MAX_CHANNELS = 4, MAX_WIDTH = 7, LANES = 8, UNIT = 2 * LANES };
+enum { MAX_CHANNELS = 4, MAX_WIDTH = 5, LANES = 8, UNIT = 2 * LANES };
 
 /* May alias float arrays, at any float's address. */
 typedef float lanes __attribute__((vector_size(32), aligned(4), may_alias));
@@ -117,7 +117,8 @@ DP_INLINE void kernel_row(const float *x, int64_t x_row, int64_t stride, const f
     }
 }
 
-/* All taps of one kernel width; two vectors at once where their sums fit the registers. */
+/* All taps of one kernel width. Two vectors at once: the sums of 5 taps, two gradients and an input are 13
+ * vectors, as many as AVX2's registers allow. Wider kernels would spill, and the library is as fast there. */
 DP_INLINE void all_taps(const dp_thin_conv *s, const float *x, const float *dy, int64_t dy_step,
                         int64_t pixel, float *sums, bool two, const int width)
 {
@@ -126,16 +127,12 @@ DP_INLINE void all_taps(const dp_thin_conv *s, const float *x, const float *dy, 
         for (int i = 0; i < s->kernel[0]; i++) {
             const float *xp = x + c * plane + i * x_width;
             int64_t x_row = s->stride[0] * x_width;
-            if (two && width <= 5) {
+            if (two)
                 kernel_row(xp, x_row, s->stride[1], dy, dy_step, pixel, s->out_height, s->out_width, sums,
                            step, width, true);
-            } else {
+            else
                 kernel_row(xp, x_row, s->stride[1], dy, 0, pixel, s->out_height, s->out_width, sums, 0, width,
                            false);
-                if (two)
-                    kernel_row(xp, x_row, s->stride[1], dy + dy_step, 0, pixel, s->out_height, s->out_width,
-                               sums + step, 0, width, false);
-            }
             sums += width * LANES;
         }
     }
@@ -208,12 +205,6 @@ DP_CLONES static void unit_range(const void *context, int64_t begin, int64_t end
                 break;
             case 4:
                 all_taps(s, x, dy, dy_step, pixel, sums, two, 4);
-                break;
-            case 5:
-                all_taps(s, x, dy, dy_step, pixel, sums, two, 5);
-                break;
-            case 6:
-                all_taps(s, x, dy, dy_step, pixel, sums, two, 6);
                 break;
             default:
                 all_taps(s, x, dy, dy_step, pixel, sums, two, MAX_WIDTH);

@@ -13,7 +13,7 @@ typedef struct dp_thin_conv {
     int block; /* 8 or 16 */
 } dp_thin_conv;
 
-/* Whether this code is the one to use: at most 4 input channels, kernels at most 7 wide. */
+/* Whether this code is the one to use: at most 4 input channels, kernels at most 5 wide. */
 bool dp_thin_conv_fits(const dp_thin_conv *shape);
 
 size_t dp_thin_conv_workspace(const dp_thin_conv *shape);

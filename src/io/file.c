@@ -98,8 +98,8 @@ static int sync_descriptor(int descriptor)
     return rc != 0 && (errno == EINVAL || errno == ENOTSUP || errno == EROFS) ? 0 : rc;
 }
 
-/* Makes a rename in the directory of path last. A directory that may be written but not read cannot be opened:
- * the rename stands, only a power failure could still undo it. */
+/* Makes a rename in the directory of path last. A directory that may be written but not read cannot be
+ * opened: the rename stands, only a power failure could still undo it. */
 static dp_status sync_directory_of(const char *path, dp_error *err)
 {
     const char *slash = strrchr(path, '/');
@@ -204,9 +204,11 @@ static bool is_directory(const char *path)
 
 static dp_status make_directory(const char *path, const char *whole, dp_error *err)
 {
-    if (mkdir(path, 0777) == 0 || is_directory(path))
+    if (mkdir(path, 0777) == 0)
         return DP_OK;
-    int number = errno;
+    int number = errno; /* before the next call changes it */
+    if (is_directory(path))
+        return DP_OK;
     if (number == EEXIST)
         return dp_fail(err, DP_ERROR_IO, "cannot create directory '%s': '%s' is not a directory", whole,
                        path);

@@ -335,9 +335,15 @@ dp_status dp_engine_finish(dp_engine *engine, dp_step_result *result, dp_error *
     double seconds = dp_now() - engine->began;
     engine->train_seconds += seconds;
     dp_collect_result(engine, seconds, result);
+    engine->waited_before = engine->waited_during = 0;
     if (!result->finite && !result->nonfinite_what[0])
         return dp_find_nonfinite(engine, result, err);
     return DP_OK;
+}
+
+void dp_engine_waited(dp_engine *engine, double seconds)
+{
+    *(engine->in_flight ? &engine->waited_during : &engine->waited_before) += seconds;
 }
 
 dp_status dp_engine_train(dp_engine *engine, const dp_step *step, dp_step_result *result, dp_error *err)

@@ -186,6 +186,7 @@ struct dp_engine {
     bool in_flight, is_staged;
     int next_slot;
     double began, train_seconds;
+    double waited_before, waited_during; /* for data, seconds; of the next step, of the one in flight */
 
     bool opened; /* every replica has its milestones */
     _Atomic bool failed;

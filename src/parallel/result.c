@@ -68,9 +68,13 @@ static void collect_phases(const dp_engine *e, double seconds, dp_step_result *r
         double hidden = 1e3 * longest - result->phase_ms[p];
         result->overlapped_ms[p] = hidden > 0 ? hidden : 0;
     }
-    double rest = 1e3 * seconds - sum;
-    if (rest > 0)
-        result->phase_ms[e->device_count > 1 ? DP_PHASE_BROADCAST : DP_PHASE_SCATTER] += rest;
+    double rest = 1e3 * seconds - sum, wait = 1e3 * e->waited_during;
+    if (rest < 0)
+        rest = 0;
+    if (wait > rest)
+        wait = rest;
+    result->phase_ms[DP_PHASE_WAIT] += wait + 1e3 * e->waited_before;
+    result->phase_ms[e->device_count > 1 ? DP_PHASE_BROADCAST : DP_PHASE_SCATTER] += rest - wait;
 }
 
 void dp_collect_result(const dp_engine *engine, double seconds, dp_step_result *result)

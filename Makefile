@@ -1,0 +1,162 @@
+# dptrain: `make help` lists what can be made.
+#
+# Nothing here runs a compiler while the file is read, so `make help`, `make deps` and `make demo` work on a machine
+# that has only make. Settings on the command line or in the environment beat the defaults:
+# `make CC=clang BUILD=build/clang`.
+
+MAKEFLAGS += --no-builtin-rules
+ifneq ($(filter default undefined,$(origin CC)),)
+CC := gcc
+endif
+BUILD    ?= build
+PYTHON   ?= python3
+CFLAGS   ?= -g
+SANITIZE ?=
+WERROR   ?=
+DEBUG    ?=
+
+# libdnnl is bound to gcc's OpenMP runtime. clang's -fopenmp would bring a second one into the process, so builds with
+# clang, which serve its warnings, ignore the pragmas and link gcc's runtime: one thread per device in our own kernels.
+ifneq ($(findstring clang,$(notdir $(firstword $(CC)))),)
+OPENMP      := -Wno-unknown-pragmas
+OPENMP_LIBS := -l:libgomp.so.1
+else
+OPENMP      := -fopenmp
+OPENMP_LIBS := -fopenmp
+endif
+LIBS       ?= -ldnnl -ljansson -lz $(OPENMP_LIBS) -lm -lpthread
+CHECK_LIBS ?= -lcheck -lsubunit -lrt
+
+INSTRUMENT      := $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer)
+ALL_CPPFLAGS    := -D_GNU_SOURCE -Iinclude -Isrc $(CPPFLAGS)
+ALL_CFLAGS      := -std=c17 $(if $(DEBUG),-O0,-O3) $(CFLAGS) -Wall -Wextra $(if $(WERROR),-Werror) $(OPENMP) $(INSTRUMENT)
+ALL_LDFLAGS     := $(LDFLAGS) $(INSTRUMENT)
+
+SOURCES     := $(wildcard src/*/*.c)
+CLI_SOURCES := $(filter src/cli/%,$(SOURCES))
+LIB_SOURCES := $(filter-out src/cli/%,$(SOURCES))
+UNIT_TESTS  := $(wildcard tests/unit/test_*.c)
+OPS_SOURCES := $(wildcard tests/ops/*.c)
+CLI_TESTS   := $(wildcard tests/cli/*.c)
+BENCHES     := $(wildcard bench/*.c)
+C_SOURCES   := $(SOURCES) $(wildcard tests/unit/*.c) $(OPS_SOURCES) $(CLI_TESTS) $(BENCHES)
+
+objects        = $(patsubst %.c,$(BUILD)/%.o,$(1))
+LIB           := $(BUILD)/libdptrain.a
+BENCH_PROGRAMS := $(patsubst bench/%.c,$(BUILD)/bench/%,$(BENCHES))
+TEST_PROGRAMS := $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(UNIT_TESTS)) \
+    $(if $(OPS_SOURCES),$(BUILD)/tests/test_ops) $(if $(CLI_TESTS),$(BUILD)/tests/test_cli)
+
+.PHONY: all tests help deps demo quick check check-long bench lint lint-format lint-rules lint-scripts format clean
+.DELETE_ON_ERROR:
+.SECONDARY:
+.SUFFIXES:
+
+all: $(BUILD)/dptrain
+tests: all $(TEST_PROGRAMS) $(BENCH_PROGRAMS)
+
+help:
+	@echo 'make            build $(BUILD)/dptrain'
+	@echo 'make demo       install what is missing, build, train LeNet on Fashion-MNIST'
+	@echo 'make check      every test; installs what it needs'
+	@echo 'make quick      the 90-second subset of it'
+	@echo 'make check-long check, with repeats and wider runs under the sanitizers'
+	@echo 'make deps       install what building, demo and check need and is missing (Debian, as root)'
+	@echo 'make tests      build every test program, without running any'
+	@echo 'make bench      build and run what bench/ holds'
+	@echo 'make lint       formatting, rules of the source tree, scripts'
+	@echo 'make format     clang-format every source in place'
+	@echo 'make clean      remove $(BUILD)'
+	@echo
+	@echo 'Variables (now): CC=$(CC) BUILD=$(BUILD) CFLAGS="$(CFLAGS)" CPPFLAGS LDFLAGS LIBS PYTHON=$(PYTHON)'
+	@echo '  DEBUG=1                      no optimisation'
+	@echo '  WERROR=1                     warnings are errors'
+	@echo '  SANITIZE=address,undefined   or SANITIZE=thread; give these builds a BUILD of their own'
+
+# ---- building ----
+
+# Two files hold what a build was made from, and change when it does: the flags, for every object, and the list of the
+# library's sources, so that a source that was removed leaves the library too.
+FLAGS := $(strip $(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) $(ALL_LDFLAGS) $(LIBS))
+ifneq ($(file <$(BUILD)/flags),$(FLAGS))
+.PHONY: $(BUILD)/flags
+endif
+ifneq ($(file <$(BUILD)/members),$(LIB_SOURCES))
+.PHONY: $(BUILD)/members
+endif
+$(BUILD)/flags: export TEXT = $(FLAGS)
+$(BUILD)/members: export TEXT = $(LIB_SOURCES)
+$(BUILD)/flags $(BUILD)/members:
+	@mkdir -p $(@D)
+	@printf '%s\n' "$$TEXT" >$@
+
+# Compiler, headers and libraries are looked for once per set of flags, before the first source is compiled.
+PROBE = CC='$(CC)' CPPFLAGS='$(CPPFLAGS)' LDFLAGS='$(LDFLAGS)' PYTHON='$(PYTHON)' tests/tools/deps.sh
+$(BUILD)/probed: $(BUILD)/flags
+	@$(PROBE) --probe build
+	@touch $@
+
+$(BUILD)/%.o: %.c $(BUILD)/flags | $(BUILD)/probed
+	@mkdir -p $(@D)
+	@echo '  CC   $<'
+	@$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -MMD -MP -c $< -o $@
+
+$(LIB): $(call objects,$(LIB_SOURCES)) $(BUILD)/members
+	@echo '  AR   $@'
+	@rm -f $@
+	@ar rcs $@ $(filter %.o,$^)
+
+link = @mkdir -p $(@D); echo '  LINK $@'; $(CC) $(ALL_LDFLAGS) $(filter %.o,$^) $(LIB) $(1) $(LIBS) -o $@
+
+$(BUILD)/dptrain: $(call objects,$(CLI_SOURCES)) $(LIB)
+	$(call link)
+$(BUILD)/tests/test_options: $(call objects,$(filter-out src/cli/main.c,$(CLI_SOURCES)))
+$(BUILD)/tests/test_ops: $(call objects,$(OPS_SOURCES)) $(LIB)
+	$(call link,$(CHECK_LIBS))
+$(BUILD)/tests/test_cli: $(call objects,$(CLI_TESTS)) $(LIB)
+	$(call link,$(CHECK_LIBS))
+$(BUILD)/tests/test_%: $(BUILD)/tests/unit/test_%.o $(LIB)
+	$(call link,$(CHECK_LIBS))
+$(BUILD)/bench/%: $(BUILD)/bench/%.o $(LIB)
+	$(call link)
+
+-include $(patsubst %.c,$(BUILD)/%.d,$(C_SOURCES))
+
+# ---- using ----
+
+deps:
+	@$(PROBE) build demo test check
+
+# Builds in a second make, after the compiler has arrived; on all cores unless -j was given.
+demo:
+	@$(PROBE) build demo
+	@$(MAKE) --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$$(nproc)) all
+	@$(BUILD)/dptrain train --model lenet --data fashion-mnist --optimizer sgd --lr 0.05 --momentum 0.9 \
+	    --weight-decay 0 --batch-size 128 --n-epoch 5 --lr-step 0 --model-dir $(BUILD)/demo --overwrite
+
+quick check check-long:
+	@MAKE='$(MAKE_COMMAND)' BUILD='$(BUILD)' PYTHON='$(PYTHON)' tests/tools/check.sh $@
+
+ifneq ($(BENCHES),)
+bench: $(BENCH_PROGRAMS)
+	@for program in $^; do $$program || exit 1; done
+endif
+
+# ---- keeping order ----
+
+FORMATTED := $(wildcard include/dptrain/*.h src/*/*.[ch] tests/*/*.[ch] tests/*/*.cpp cuda/*.[ch] cuda/*/*.cu bench/*.[ch])
+SCRIPTS   := $(wildcard tests/tools/*.sh) .ci/run
+
+lint: lint-format lint-rules lint-scripts
+lint-format:
+	@clang-format --dry-run -Werror $(FORMATTED)
+lint-rules:
+	@tests/tools/lint.sh
+lint-scripts:
+	@shellcheck -x $(SCRIPTS)
+
+format:
+	@clang-format -i $(FORMATTED)
+
+clean:
+	@rm -rf $(BUILD)

@@ -1,0 +1,319 @@
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/text.h"
+#include "cli/cli.h"
+
+enum { MAX_FREEZE = 64 };
+
+typedef struct training {
+    const cli_options *options;
+    dp_train_config config;
+    dp_data_config data;
+    dp_model_config model_config;
+    dp_context *context;
+    dp_dataset *train, *valid;
+    dp_model *model;
+    float *weights;
+    int ids[DP_ENGINE_MAX_DEVICES];
+    double shares[DP_ENGINE_MAX_DEVICES];
+    int share_count;
+    char *freeze_text;
+    const char *freeze[MAX_FREEZE];
+    int loss; /* -1: from the data */
+    bool scale_lr;
+    int64_t per_device, print_freq;
+} training;
+
+/* ---- options that need neither devices nor data ---- */
+
+static dp_status read_optimizer(training *t, dp_error *err)
+{
+    const cli_options *o = t->options;
+    static const char *const optimizers[] = {"sgd", "adamw", NULL}, *const scales[] = {"none", "linear",
+                                                                                       NULL};
+    dp_train_config *c = &t->config;
+    dp_optimizer_config *opt = &c->engine.optimizer;
+    int optimizer = 0, scale = 0;
+    DP_TRY(cli_choice(o, OPT_OPTIMIZER, optimizers, &optimizer, err));
+    DP_TRY(cli_choice(o, OPT_LR_SCALE, scales, &scale, err));
+    DP_TRY(cli_number(o, OPT_LR, CLI_ABOVE_0, FLT_MAX, &c->lr, err));
+    DP_TRY(cli_number(o, OPT_MOMENTUM, 0, CLI_BELOW_1, &opt->momentum, err));
+    DP_TRY(cli_number(o, OPT_WEIGHT_DECAY, 0, FLT_MAX, &opt->weight_decay, err));
+    DP_TRY(cli_integer(o, OPT_LR_STEP, 0, INT64_MAX, &c->lr_step, err));
+    DP_TRY(cli_number(o, OPT_LR_GAMMA, 0, FLT_MAX, &c->lr_gamma, err));
+    opt->adamw = optimizer == 1;
+    opt->nesterov = cli_given(o, OPT_NESTEROV);
+    t->scale_lr = scale == 1;
+    if (opt->adamw && cli_given(o, OPT_MOMENTUM) && opt->momentum != 0)
+        return dp_fail(err, DP_ERROR_USAGE, "--momentum is for sgd: adamw has betas of its own");
+    if (opt->adamw && opt->nesterov)
+        return dp_fail(err, DP_ERROR_USAGE, "--nesterov is for sgd");
+    if (opt->nesterov && opt->momentum == 0)
+        return dp_fail(err, DP_ERROR_USAGE, "--nesterov needs a --momentum above 0");
+    return DP_OK;
+}
+
+static dp_status read_loop(training *t, dp_error *err)
+{
+    const cli_options *o = t->options;
+    dp_train_config *c = &t->config;
+    int64_t seed = 0, workers = c->workers;
+    if (cli_given(o, OPT_BATCH_SIZE) && cli_given(o, OPT_BATCH_PER_DEVICE))
+        return dp_fail(err, DP_ERROR_USAGE, "--batch-size and --batch-per-device exclude each other");
+    DP_TRY(cli_integer(o, OPT_BATCH_SIZE, 1, 1 << 30, &c->batch_size, err));
+    DP_TRY(cli_integer(o, OPT_BATCH_PER_DEVICE, 1, 1 << 24, &t->per_device, err));
+    DP_TRY(cli_integer(o, OPT_N_EPOCH, 1, INT32_MAX, &c->epochs, err));
+    DP_TRY(cli_integer(o, OPT_MAX_STEPS, 1, INT64_MAX, &c->max_steps, err));
+    DP_TRY(cli_integer(o, OPT_ACCUMULATION, 0, 1 << 30, &c->accumulation_steps, err));
+    DP_TRY(cli_integer(o, OPT_SEED, 0, INT64_MAX, &seed, err));
+    DP_TRY(cli_integer(o, OPT_NUM_WORKERS, 1, 256, &workers, err));
+    DP_TRY(cli_integer(o, OPT_PRINT_FREQ, 1, INT64_MAX, &t->print_freq, err));
+    if (c->accumulation_steps == 0)
+        c->accumulation_steps = 1;
+    c->seed = (uint64_t)seed;
+    c->workers = (int)workers;
+    c->shuffle = !cli_given(o, OPT_NO_SHUFFLE);
+    c->drop_last = cli_given(o, OPT_DROP_LAST);
+    c->overwrite = cli_given(o, OPT_OVERWRITE);
+    c->model_dir = cli_given(o, OPT_MODEL_DIR) ? o->value[OPT_MODEL_DIR] : "model";
+    c->save = o->value[OPT_SAVE];
+    c->log = o->value[OPT_LOG];
+    return DP_OK;
+}
+
+static dp_status read_loss(training *t, dp_error *err)
+{
+    const cli_options *o = t->options;
+    dp_engine_config *e = &t->config.engine;
+    int mode = DP_LOSS_GATHER;
+    t->loss = -1;
+    DP_TRY(cli_choice(o, OPT_LOSS, dp_loss_names, &t->loss, err));
+    DP_TRY(cli_choice(o, OPT_LOSS_MODE, dp_loss_mode_names, &mode, err));
+    DP_TRY(cli_number(o, OPT_POS_WEIGHT, CLI_ABOVE_0, FLT_MAX, &e->pos_weight, err));
+    e->loss_mode = (dp_loss_mode)mode;
+    return DP_OK;
+}
+
+static dp_status read_split(training *t, dp_error *err)
+{
+    static const char *const convs[] = {"auto", "direct", NULL};
+    const cli_options *o = t->options;
+    dp_engine_config *e = &t->config.engine;
+    const char *split = o->value[OPT_SPLIT];
+    int conv = 0;
+    DP_TRY(cli_choice(o, OPT_CONV, convs, &conv, err));
+    e->direct_convolution = conv == 1;
+    if (split && strcmp(split, "balanced") == 0)
+        e->split = DP_SPLIT_BALANCED;
+    else if (split && *split >= '0' && *split <= '9') {
+        e->split = DP_SPLIT_SHARES;
+        e->shares = t->shares;
+        return cli_numbers(o, OPT_SPLIT, 0, 1e9, DP_ENGINE_MAX_DEVICES, t->shares, &t->share_count, err);
+    } else if (split && strcmp(split, "chunk") != 0)
+        return dp_fail(err, DP_ERROR_USAGE,
+                       "--split '%s' is unknown: chunk, balanced or shares like 1,2,2 are needed", split);
+    return DP_OK;
+}
+
+static dp_status read_freeze(training *t, dp_error *err)
+{
+    const char *text = t->options->value[OPT_FREEZE];
+    dp_engine_config *e = &t->config.engine;
+    if (!text)
+        return DP_OK;
+    DP_TRY(dp_strdup(text, &t->freeze_text, err));
+    char *rest = t->freeze_text, *pattern;
+    while ((pattern = strsep(&rest, ",")) != NULL) {
+        if (!*pattern || e->freeze_count == MAX_FREEZE)
+            return dp_fail(err, DP_ERROR_USAGE,
+                           "--freeze '%s': a comma-separated list of up to %d patterns is needed", text,
+                           MAX_FREEZE);
+        t->freeze[e->freeze_count++] = pattern;
+    }
+    e->freeze = t->freeze;
+    return DP_OK;
+}
+
+static dp_status read_model(training *t, dp_error *err)
+{
+    const cli_options *o = t->options;
+    dp_model_config *m = &t->model_config;
+    dp_model_traits traits;
+    double dropout = 0;
+    m->name = cli_given(o, OPT_MODEL) ? o->value[OPT_MODEL] : "lenet";
+    DP_TRY(dp_model_traits_of(m->name, &traits, err));
+    DP_TRY(cli_integers(o, OPT_HIDDEN, 1, 1 << 24, DP_MODEL_MAX_HIDDEN, m->hidden, &m->hidden_count, err));
+    DP_TRY(cli_integer(o, OPT_NUM_CLASSES, 1, 1 << 24, &m->outputs, err));
+    DP_TRY(cli_number(o, OPT_DROPOUT, 0, CLI_BELOW_1, &dropout, err));
+    bool neutral = m->hidden_count == 2 && m->hidden[0] == 512 && m->hidden[1] == 512;
+    if (!traits.hidden && m->hidden_count > 0 && !neutral)
+        return dp_fail(err, DP_ERROR_USAGE, "model '%s' has no use for --hidden", m->name);
+    if (dropout != 0)
+        return dp_fail(err, DP_ERROR_USAGE, "model '%s' has no use for --dropout", m->name);
+    if ((cli_given(o, OPT_INIT_PARTIAL)) && !cli_given(o, OPT_INIT))
+        return dp_fail(err, DP_ERROR_USAGE, "--init-partial needs --init FILE");
+    return DP_OK;
+}
+
+static dp_status read_options(training *t, dp_error *err)
+{
+    DP_TRY(read_model(t, err));
+    DP_TRY(read_optimizer(t, err));
+    DP_TRY(read_loop(t, err));
+    DP_TRY(read_loss(t, err));
+    DP_TRY(read_split(t, err));
+    DP_TRY(read_freeze(t, err));
+    return cli_data_config(t->options, &t->data, err);
+}
+
+/* ---- devices, data, model ---- */
+
+static dp_status apply_devices(training *t, dp_error *err)
+{
+    const cli_options *o = t->options;
+    dp_train_config *c = &t->config;
+    dp_engine_config *e = &c->engine;
+    int64_t output = -1;
+    DP_TRY(cli_integer(o, OPT_OUTPUT_DEVICE, 0, 1 << 20, &output, err));
+    DP_TRY(cli_open_devices(o, &t->context, t->ids, e, err));
+    e->output_device = (int)output;
+    if (e->split == DP_SPLIT_SHARES && t->share_count != e->device_count)
+        return dp_fail(err, DP_ERROR_USAGE, "--split '%s' has %d shares for %d devices", o->value[OPT_SPLIT],
+                       t->share_count, e->device_count);
+    if (t->per_device > 0)
+        c->batch_size = t->per_device * e->device_count;
+    if (t->scale_lr)
+        c->lr *= e->device_count;
+    return DP_OK;
+}
+
+/* The loss that the targets are for, or the one that was asked for if it fits them. */
+static dp_status choose_loss(training *t, const dp_dataset_info *d, dp_error *err)
+{
+    dp_engine_config *e = &t->config.engine;
+    const dp_loss_kind natural[] = {DP_LOSS_CROSS_ENTROPY, DP_LOSS_MSE, DP_LOSS_BCE_WITH_LOGITS};
+    e->criterion = t->loss < 0 ? natural[d->target] : (dp_loss_kind)t->loss;
+    if ((e->criterion == DP_LOSS_CROSS_ENTROPY) != (d->target == DP_TARGET_LABELS))
+        return dp_fail(err, DP_ERROR_USAGE, "--loss %s does not fit the data, whose targets are %s",
+                       dp_loss_names[e->criterion], d->target == DP_TARGET_LABELS ? "labels" : "values");
+    if (e->criterion != DP_LOSS_BCE_WITH_LOGITS && e->pos_weight != 1)
+        return dp_fail(err, DP_ERROR_USAGE, "--pos-weight is for --loss bce_with_logits, not %s",
+                       dp_loss_names[e->criterion]);
+    return DP_OK;
+}
+
+static dp_status make_model(training *t, dp_error *err)
+{
+    const dp_dataset_info *d = dp_dataset_info_of(t->train);
+    dp_model_config *m = &t->model_config;
+    m->input_rank = d->rank;
+    memcpy(m->input_shape, d->shape, sizeof m->input_shape);
+    if (d->target == DP_TARGET_LABELS)
+        m->outputs = m->outputs ? m->outputs : d->classes;
+    else if (m->outputs && m->outputs != d->target_elements)
+        return dp_fail(err, DP_ERROR_MISMATCH, "--num-classes %lld: the data has %lld target values a sample",
+                       (long long)m->outputs, (long long)d->target_elements);
+    else
+        m->outputs = d->target_elements;
+    DP_TRY(choose_loss(t, d, err));
+    DP_TRY(dp_model_build(m, &t->model, err));
+    DP_TRY(
+        dp_calloc((size_t)dp_model_elements(t->model), sizeof *t->weights, "the weights", &t->weights, err));
+    dp_model_init_weights(t->model, t->config.seed, t->weights);
+    return DP_OK;
+}
+
+static dp_status load_init(training *t, bool quiet, dp_error *err)
+{
+    const char *path = t->options->value[OPT_INIT];
+    dp_load_report r;
+    if (!path)
+        return DP_OK;
+    DP_TRY(dp_weights_load(path, t->model, cli_given(t->options, OPT_INIT_PARTIAL), t->weights, &r, err));
+    if (quiet)
+        return DP_OK;
+    fprintf(stderr, "loaded %d parameters from '%s'", r.loaded, path);
+    if (r.stripped)
+        fprintf(stderr, ", 'module.' stripped from %d names", r.stripped);
+    if (r.skipped)
+        fprintf(stderr, ", %d parameters keep their initial values", r.skipped);
+    fprintf(stderr, "\n");
+    return DP_OK;
+}
+
+static void print_final(const training *t, const dp_train_summary *s)
+{
+    cli_print_summary(s);
+    if (!s->last.validated) {
+        printf("training loss %.6f\n", s->last.train_loss);
+        return;
+    }
+    const char *part = dp_dataset_info_of(t->valid)->is_test ? "test" : "validation";
+    if (s->last.has_accuracy)
+        printf("%s accuracy %.1f %%\n", part, 100 * s->last.valid_accuracy);
+    else
+        printf("%s loss %.6f\n", part, s->last.valid_loss);
+}
+
+static dp_status train(training *t, dp_error *err)
+{
+    bool quiet = cli_given(t->options, OPT_QUIET);
+    DP_TRY(read_options(t, err));
+    DP_TRY(apply_devices(t, err));
+    t->data.classes = t->model_config.outputs;
+    DP_TRY(dp_data_open(&t->data, &t->train, &t->valid, err));
+    DP_TRY(cli_check_split(t->options, t->valid, err));
+    DP_TRY(make_model(t, err));
+    if (!quiet)
+        cli_print_devices(t->context, &t->config.engine);
+    if (!quiet && t->scale_lr)
+        fprintf(stderr, "  lr is %g times %d devices\n", t->config.lr / t->config.engine.device_count,
+                t->config.engine.device_count);
+    DP_TRY(load_init(t, quiet, err));
+    t->config.valid_split = t->data.valid_split;
+    t->config.data_seed = t->data.seed;
+    cli_progress progress;
+    cli_progress_init(&progress, quiet, t->print_freq);
+    dp_train_observer observer = cli_observer(&progress);
+    dp_train_summary summary;
+    dp_status status =
+        dp_train(t->context, t->model, t->weights, t->train, t->valid, &t->config, &observer, &summary, err);
+    cli_progress_break(&progress);
+    if (status == DP_OK)
+        print_final(t, &summary);
+    return status;
+}
+
+static void close_training(training *t)
+{
+    dp_free(t->weights);
+    dp_free(t->freeze_text);
+    dp_model_free(t->model);
+    dp_dataset_free(t->train);
+    dp_dataset_free(t->valid);
+    dp_context_close(t->context);
+}
+
+dp_status cli_train(int argc, char **argv, dp_error *err)
+{
+    cli_options options;
+    DP_TRY(cli_parse(CLI_TRAIN, argc - 2, argv + 2, &options, err));
+    if (cli_given(&options, OPT_HELP)) {
+        cli_print_help(CLI_TRAIN);
+        return DP_OK;
+    }
+    if (cli_given(&options, OPT_MODEL) && strcmp(options.value[OPT_MODEL], "list") == 0) {
+        for (const char *const *name = dp_model_names(); *name; name++)
+            printf("%s\n", *name);
+        return DP_OK;
+    }
+    training t = {.options = &options, .config = dp_train_defaults(), .print_freq = 20};
+    t.config.argument_count = argc;
+    t.config.arguments = (const char *const *)argv;
+    dp_status status = train(&t, err);
+    close_training(&t);
+    return status;
+}

@@ -1,0 +1,91 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/text.h"
+#include "cli/cli.h"
+
+static int exit_code(dp_status status)
+{
+    switch (status) {
+    case DP_OK:
+        return 0;
+    case DP_ERROR_USAGE:
+    case DP_ERROR_MISMATCH:
+        return 2;
+    case DP_ERROR_NONFINITE:
+        return 3;
+    default:
+        return 1;
+    }
+}
+
+static void print_usage(void)
+{
+    printf("usage: dptrain COMMAND [options]\n\n"
+           "Trains neural networks on all devices of one machine, with the arithmetic of\n"
+           "torch.nn.DataParallel.\n\n"
+           "  train    train a model\n"
+           "  eval     loss and accuracy of a checkpoint\n\n"
+           "dptrain COMMAND --help lists a command's options; --version prints the version.\n");
+}
+
+static dp_status run(int argc, char **argv, dp_error *err)
+{
+    static const char *const commands[] = {"train", "eval"};
+    if (argc < 2)
+        return dp_fail(err, DP_ERROR_USAGE, "a command is needed: train or eval; --help says more");
+    const char *command = argv[1];
+    if (strcmp(command, "--help") == 0) {
+        print_usage();
+        return DP_OK;
+    }
+    if (strcmp(command, "--version") == 0) {
+        printf("dptrain %s\n", DP_VERSION);
+        return DP_OK;
+    }
+    if (strcmp(command, "train") == 0)
+        return cli_train(argc, argv, err);
+    if (strcmp(command, "eval") == 0)
+        return cli_eval(argc, argv, err);
+    const char *near = dp_nearest_name(command, commands, 2);
+    if (near)
+        return dp_fail(err, DP_ERROR_USAGE, "unknown command '%s'; did you mean '%s'?", command, near);
+    return dp_fail(err, DP_ERROR_USAGE, "unknown command '%s'; --help lists the commands", command);
+}
+
+/* A standard stream that the caller closed would lend its number to the next file that is opened, and what
+ * is printed would end up in there. Reading fails on such a stand-in, and so does writing: it is noticed. */
+static void fill_standard_streams(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0)
+            (void)!open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+}
+
+/* One line, whatever a file name or an argument held. */
+static void print_error(dp_error *err)
+{
+    for (char *c = err->message; *c; c++)
+        if ((unsigned char)*c < ' ' || *c == 127)
+            *c = '?';
+    fprintf(stderr, "dptrain: error: %s\n", err->message);
+}
+
+int main(int argc, char **argv)
+{
+    fill_standard_streams();
+    signal(SIGPIPE, SIG_IGN); /* a closed pipe is a failed write, reported like any other */
+    dp_error err = {0};
+    dp_status status = run(argc, argv, &err);
+    if (status == DP_OK && (fflush(stdout) != 0 || ferror(stdout)))
+        status = dp_fail(&err, DP_ERROR_IO, "cannot write to standard output: %s", strerror(errno));
+    if (status != DP_OK) {
+        fflush(stdout);
+        print_error(&err);
+    }
+    return exit_code(status);
+}

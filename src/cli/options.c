@@ -1,0 +1,307 @@
+/* Parsing: one table for all commands, strict values, suggestions. */
+#include <errno.h>
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/text.h"
+#include "cli/cli.h"
+
+typedef struct option_spec {
+    const char *name, *argument, *help;
+    int commands;
+} option_spec;
+
+#define CLI_OPTION_SPEC(id, name, argument, commands, help) [id] = {name, argument, help, commands},
+static const option_spec specs[OPT_COUNT] = {CLI_OPTIONS(CLI_OPTION_SPEC)};
+
+enum { MAX_OPTION_NAME = 64 };
+
+static bool belongs(int option, cli_command command)
+{
+    return (specs[option].commands & (int)command) != 0;
+}
+
+static int find_option(cli_command command, const char *name)
+{
+    for (int i = 0; i < OPT_COUNT; i++)
+        if (belongs(i, command) && strcmp(specs[i].name, name) == 0)
+            return i;
+    return -1;
+}
+
+static dp_status unknown_option(cli_command command, const char *name, dp_error *err)
+{
+    const char *names[OPT_COUNT];
+    size_t count = 0;
+    for (int i = 0; i < OPT_COUNT; i++)
+        if (belongs(i, command))
+            names[count++] = specs[i].name;
+    const char *near = dp_nearest_name(name, names, count);
+    if (near)
+        return dp_fail(err, DP_ERROR_USAGE, "unknown option '--%s'; did you mean '--%s'?", name, near);
+    return dp_fail(err, DP_ERROR_USAGE, "unknown option '--%s'; --help lists the options", name);
+}
+
+/* Copies an option's name with '_' as '-', up to '=' or the end. */
+static void option_name(const char *argument, char name[MAX_OPTION_NAME])
+{
+    size_t n = 0;
+    for (const char *c = argument + 2; *c && *c != '=' && n + 1 < MAX_OPTION_NAME; c++)
+        name[n++] = *c == '_' ? '-' : *c;
+    name[n] = 0;
+}
+
+dp_status cli_parse(cli_command command, int argc, char **argv, cli_options *out, dp_error *err)
+{
+    *out = (cli_options){.command = command};
+    for (int i = 0; i < argc; i++) {
+        const char *argument = argv[i];
+        if (strncmp(argument, "--", 2) != 0 || !argument[2])
+            return dp_fail(err, DP_ERROR_USAGE, "unexpected argument '%s': options start with --", argument);
+        char name[MAX_OPTION_NAME];
+        option_name(argument, name);
+        int option = find_option(command, name);
+        if (option < 0)
+            return unknown_option(command, name, err);
+        const char *equals = strchr(argument, '=');
+        if (!specs[option].argument) {
+            if (equals)
+                return dp_fail(err, DP_ERROR_USAGE, "option '--%s' takes no value", name);
+            out->value[option] = "";
+        } else if (equals)
+            out->value[option] = equals + 1;
+        else if (i + 1 < argc)
+            out->value[option] = argv[++i];
+        else
+            return dp_fail(err, DP_ERROR_USAGE, "option '--%s' needs a value: %s", name,
+                           specs[option].argument);
+    }
+    return DP_OK;
+}
+
+bool cli_given(const cli_options *o, cli_option option)
+{
+    return o->value[option] != NULL;
+}
+
+/* ---- help ---- */
+
+/* Prints text from column 32 on, wrapped at 80 columns. */
+static void print_wrapped(const char *text)
+{
+    const int indent = 32, width = 80 - 32;
+    while (*text) {
+        size_t length = strlen(text), take = length;
+        if (length > (size_t)width) {
+            take = (size_t)width;
+            while (take > 0 && text[take] != ' ')
+                take--;
+            if (take == 0)
+                take = (size_t)width;
+        }
+        printf("%.*s\n", (int)take, text);
+        text += take;
+        while (*text == ' ')
+            text++;
+        if (*text)
+            printf("%*s", indent, "");
+    }
+}
+
+/* Headings of the help: each stands before the first of its options. */
+static const struct {
+    cli_option first;
+    const char *title;
+} groups[] = {{OPT_MODEL, "Model"},    {OPT_DATA, "Data"},  {OPT_BATCH_SIZE, "Training"},
+              {OPT_DEVICE, "Devices"}, {OPT_INIT, "Files"}, {OPT_PRINT_FREQ, "Output"}};
+
+static void print_option(int option)
+{
+    char left[64];
+    int n = snprintf(left, sizeof left, "  --%s%s%s", specs[option].name, specs[option].argument ? " " : "",
+                     specs[option].argument ? specs[option].argument : "");
+    if (n < 31)
+        printf("%-32s", left);
+    else
+        printf("%s\n%32s", left, "");
+    print_wrapped(specs[option].help);
+}
+
+void cli_print_help(cli_command command)
+{
+    if (command == CLI_TRAIN)
+        printf("usage: dptrain train [options]\n\nTrains a model on all devices, with the arithmetic of "
+               "torch.nn.DataParallel.\n"
+               "Defaults stand in brackets.\n");
+    else
+        printf("usage: dptrain eval --init FILE [options]\n\nLoss and accuracy of a checkpoint; model and "
+               "normalisation are read from it.\n"
+               "Defaults stand in brackets.\n");
+    const int count = sizeof groups / sizeof *groups;
+    for (int g = 0; g < count; g++) {
+        int end = g + 1 < count ? (int)groups[g + 1].first : OPT_COUNT;
+        bool titled = false;
+        for (int i = (int)groups[g].first; i < end; i++) {
+            if (!belongs(i, command))
+                continue;
+            if (!titled)
+                printf("\n%s:\n", groups[g].title);
+            titled = true;
+            print_option(i);
+        }
+    }
+}
+
+/* ---- values ---- */
+
+static dp_status bad_value(cli_option option, const char *text, const char *wanted, dp_error *err)
+{
+    return dp_fail(err, DP_ERROR_USAGE, "--%s '%s': %s", specs[option].name, text, wanted);
+}
+
+static bool parse_integer(const char *text, int64_t *out)
+{
+    char *end;
+    errno = 0;
+    if (!(*text == '-' || (*text >= '0' && *text <= '9')))
+        return false;
+    *out = strtoll(text, &end, 10);
+    return !*end && errno == 0;
+}
+
+static bool parse_number(const char *text, double *out)
+{
+    char *end;
+    if (!(*text == '-' || *text == '.' || (*text >= '0' && *text <= '9')) || strpbrk(text, "xX"))
+        return false;
+    *out = strtod(text, &end);
+    return !*end && isfinite(*out);
+}
+
+static dp_status check_integer(cli_option option, const char *text, int64_t low, int64_t high, int64_t *out,
+                               dp_error *err)
+{
+    char wanted[96];
+    if (high == INT64_MAX)
+        snprintf(wanted, sizeof wanted, "a whole number of at least %lld is needed", (long long)low);
+    else
+        snprintf(wanted, sizeof wanted, "a whole number from %lld to %lld is needed", (long long)low,
+                 (long long)high);
+    int64_t value;
+    if (!parse_integer(text, &value) || value < low || value > high)
+        return bad_value(option, text, wanted, err);
+    *out = value;
+    return DP_OK;
+}
+
+static dp_status check_number(cli_option option, const char *text, double low, double high, double *out,
+                              dp_error *err)
+{
+    char wanted[96], from[32] = "", to[32] = "";
+    if (low == CLI_ABOVE_0)
+        snprintf(from, sizeof from, " above 0");
+    else if (low > -FLT_MAX)
+        snprintf(from, sizeof from, " of at least %g", low);
+    if (high == CLI_BELOW_1)
+        snprintf(to, sizeof to, " and below 1");
+    else if (high < FLT_MAX)
+        snprintf(to, sizeof to, " and at most %g", high);
+    snprintf(wanted, sizeof wanted, "a number%s%s is needed", from, to);
+    double value;
+    if (!parse_number(text, &value) || value < low || value > high)
+        return bad_value(option, text, wanted, err);
+    *out = value;
+    return DP_OK;
+}
+
+dp_status cli_integer(const cli_options *o, cli_option option, int64_t low, int64_t high, int64_t *out,
+                      dp_error *err)
+{
+    return o->value[option] ? check_integer(option, o->value[option], low, high, out, err) : DP_OK;
+}
+
+dp_status cli_number(const cli_options *o, cli_option option, double low, double high, double *out,
+                     dp_error *err)
+{
+    return o->value[option] ? check_number(option, o->value[option], low, high, out, err) : DP_OK;
+}
+
+dp_status cli_choice(const cli_options *o, cli_option option, const char *const *names, int *out,
+                     dp_error *err)
+{
+    const char *text = o->value[option];
+    if (!text)
+        return DP_OK;
+    size_t count = 0, used = 0;
+    char all[256] = "";
+    for (; names[count]; count++) {
+        if (strcmp(names[count], text) == 0) {
+            *out = (int)count;
+            return DP_OK;
+        }
+        used += (size_t)snprintf(all + used, sizeof all - used, "%s%s", count ? ", " : "", names[count]);
+    }
+    const char *near = dp_nearest_name(text, names, count);
+    if (near)
+        return dp_fail(err, DP_ERROR_USAGE, "--%s '%s' is unknown; did you mean '%s'?", specs[option].name,
+                       text, near);
+    return dp_fail(err, DP_ERROR_USAGE, "--%s '%s' is unknown: one of %s is needed", specs[option].name, text,
+                   all);
+}
+
+/* Calls `each` for every comma-separated part, copied into a buffer. */
+typedef dp_status (*part_reader)(void *state, int index, const char *part, dp_error *err);
+
+static dp_status for_parts(cli_option option, const char *text, int max, part_reader each, void *state,
+                           int *count, dp_error *err)
+{
+    *count = 0;
+    for (const char *at = text;; at++) {
+        char part[64];
+        size_t n = strcspn(at, ",");
+        if (n == 0 || n >= sizeof part)
+            return bad_value(option, text, "a comma-separated list of numbers is needed", err);
+        if (*count == max)
+            return dp_fail(err, DP_ERROR_USAGE, "--%s '%s': at most %d numbers are possible",
+                           specs[option].name, text, max);
+        memcpy(part, at, n);
+        part[n] = 0;
+        DP_TRY(each(state, (*count)++, part, err));
+        at += n;
+        if (!*at)
+            return DP_OK;
+    }
+}
+
+typedef struct list_reader {
+    cli_option option;
+    int64_t low, high, *integers;
+    double low_number, high_number, *numbers;
+} list_reader;
+
+static dp_status read_part(void *state, int index, const char *part, dp_error *err)
+{
+    const list_reader *r = state;
+    if (r->integers)
+        return check_integer(r->option, part, r->low, r->high, &r->integers[index], err);
+    return check_number(r->option, part, r->low_number, r->high_number, &r->numbers[index], err);
+}
+
+dp_status cli_integers(const cli_options *o, cli_option option, int64_t low, int64_t high, int max,
+                       int64_t *out, int *count, dp_error *err)
+{
+    *count = 0;
+    list_reader r = {.option = option, .low = low, .high = high, .integers = out};
+    return o->value[option] ? for_parts(option, o->value[option], max, read_part, &r, count, err) : DP_OK;
+}
+
+dp_status cli_numbers(const cli_options *o, cli_option option, double low, double high, int max, double *out,
+                      int *count, dp_error *err)
+{
+    *count = 0;
+    list_reader r = {.option = option, .low_number = low, .high_number = high, .numbers = out};
+    return o->value[option] ? for_parts(option, o->value[option], max, read_part, &r, count, err) : DP_OK;
+}

@@ -1,0 +1,107 @@
+/* Devices and data, as train and eval are told about them. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/text.h"
+#include "cli/cli.h"
+
+static dp_status logical_devices(const cli_options *o, int *out, dp_error *err)
+{
+    int64_t n = 0;
+    const char *text = getenv("DPTRAIN_LOGICAL_DEVICES");
+    if (!cli_given(o, OPT_LOGICAL_DEVICES) && text && *text) {
+        char *end;
+        n = strtoll(text, &end, 10);
+        if (*end || n < 1 || n > DP_ENGINE_MAX_DEVICES)
+            return dp_fail(err, DP_ERROR_USAGE,
+                           "DPTRAIN_LOGICAL_DEVICES '%s': a whole number from 1 to %d is needed", text,
+                           DP_ENGINE_MAX_DEVICES);
+    }
+    DP_TRY(cli_integer(o, OPT_LOGICAL_DEVICES, 1, DP_ENGINE_MAX_DEVICES, &n, err));
+    *out = (int)n;
+    return DP_OK;
+}
+
+dp_status cli_open_devices(const cli_options *o, dp_context **context, int ids[DP_ENGINE_MAX_DEVICES],
+                           dp_engine_config *config, dp_error *err)
+{
+    static const char *const kinds[] = {"auto", "cpu", "cuda", NULL}; /* as dp_backend_kind */
+    dp_context_config c = dp_context_defaults();
+    int kind = DP_BACKEND_AUTO, given;
+    int64_t threads = 0, list[DP_ENGINE_MAX_DEVICES];
+    DP_TRY(cli_choice(o, OPT_DEVICE, kinds, &kind, err));
+    DP_TRY(cli_integer(o, OPT_THREADS, 1, 4096, &threads, err));
+    DP_TRY(logical_devices(o, &c.logical_devices, err));
+    DP_TRY(cli_integers(o, OPT_DEVICE_IDS, 0, 1 << 20, DP_ENGINE_MAX_DEVICES, list, &given, err));
+    c.backend = (dp_backend_kind)kind;
+    c.threads_per_device = (int)threads;
+    DP_TRY(dp_context_open(&c, context, err));
+    config->device_count = given ? given : dp_context_device_count(*context);
+    for (int k = 0; k < config->device_count; k++)
+        ids[k] = given ? (int)list[k] : k;
+    config->device_ids = ids;
+    return DP_OK;
+}
+
+/* --mean and --std come together, one number or one a channel. */
+static dp_status normalization(const cli_options *o, dp_data_config *out, dp_error *err)
+{
+    double mean[4], std[4];
+    int means, stds;
+    DP_TRY(cli_numbers(o, OPT_MEAN, -FLT_MAX, FLT_MAX, 4, mean, &means, err));
+    DP_TRY(cli_numbers(o, OPT_STD, CLI_ABOVE_0, FLT_MAX, 4, std, &stds, err));
+    if (means != stds)
+        return dp_fail(err, DP_ERROR_USAGE, "--mean and --std go together, with as many numbers each");
+    out->normalize_set = means > 0;
+    out->normalize_channels = means;
+    for (int i = 0; i < means; i++) {
+        out->mean[i] = (float)mean[i];
+        out->std[i] = (float)std[i];
+    }
+    return DP_OK;
+}
+
+dp_status cli_data_config(const cli_options *o, dp_data_config *out, dp_error *err)
+{
+    *out = dp_data_defaults();
+    int64_t seed = 0;
+    if (cli_given(o, OPT_DATA))
+        out->source = o->value[OPT_DATA];
+    DP_TRY(cli_number(o, OPT_VALID_SPLIT, 0, CLI_BELOW_1, &out->valid_split, err));
+    DP_TRY(cli_integer(o, OPT_SEED, 0, INT64_MAX, &seed, err));
+    out->no_validation = out->valid_split == 0;
+    out->seed = (uint64_t)seed;
+    return normalization(o, out, err);
+}
+
+dp_status cli_check_split(const cli_options *o, const dp_dataset *valid, dp_error *err)
+{
+    double split = dp_data_defaults().valid_split, neutral = split;
+    DP_TRY(cli_number(o, OPT_VALID_SPLIT, 0, CLI_BELOW_1, &split, err));
+    if (split != neutral && valid && dp_dataset_info_of(valid)->is_test)
+        return dp_fail(err, DP_ERROR_USAGE,
+                       "--valid-split %s: this data has a test part of its own, which nothing else is held "
+                       "out for; leave the option out, or 0 for no validation",
+                       o->value[OPT_VALID_SPLIT]);
+    return DP_OK;
+}
+
+void cli_print_devices(const dp_context *context, const dp_engine_config *config)
+{
+    if (dp_context_choice(context))
+        fprintf(stderr, "%s\n", dp_context_choice(context));
+    bool shared = false;
+    for (int k = 0; k < config->device_count; k++) {
+        dp_device_info d;
+        char memory[32];
+        if (dp_context_device(context, config->device_ids[k], &d, NULL) != DP_OK)
+            continue;
+        shared |= d.shares_hardware;
+        fprintf(stderr, "  %-8s %s, %d thread%s, %s of memory%s\n", d.label, d.name, d.multiprocessors,
+                d.multiprocessors == 1 ? "" : "s", dp_format_bytes(d.memory_bytes, memory, sizeof memory),
+                k == 0 ? ", primary" : "");
+    }
+    if (shared)
+        fprintf(stderr, "  these devices share cores: the mechanics are real, the speed proves nothing\n");
+}

@@ -1,0 +1,96 @@
+/* What a source of data gives: samples and targets in memory (or in a mapped file). Data sets are views of
+ * it. Adding a source: a function that fills storages, and a line in the table of data.c. */
+#ifndef DP_DATA_STORAGE_H
+#define DP_DATA_STORAGE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "dptrain/data.h"
+#include "io/idx.h"
+#include "io/safetensors.h"
+
+enum { DP_BYTE_VALUES = 256 };
+
+typedef struct dp_storage dp_storage;
+
+/* Writes sample `index` (in range), normalised, and its target. Any number of threads at once. */
+typedef dp_status (*dp_read_sample)(const dp_storage *storage, int64_t index, float *x, void *target,
+                                    dp_error *err);
+
+struct dp_storage {
+    _Atomic int references; /* data sets that look at it */
+    int64_t samples;
+    bool is_test; /* the data's own test part */
+    int rank;     /* of a sample: 1 or 3 */
+    int64_t shape[3];
+    int64_t elements;    /* of a sample */
+    dp_read_sample read; /* set by dp_storage_normalize, unless the source has its own */
+
+    /* Inputs, [samples, elements], aligned to 1 byte only: unsigned bytes that stand for 0..1, or float32. */
+    bool bytes;
+    const unsigned char *x;
+
+    dp_target_kind target;
+    int64_t target_elements;
+    int32_t *labels;             /* LABELS; owned */
+    const unsigned char *values; /* else: float32, aligned to 1 byte only */
+    char *labels_path;           /* where labels come from, for messages; owned */
+
+    /* Normalisation, filled by dp_storage_normalize. */
+    int normalize_channels; /* 0: none */
+    float mean[4], std[4];
+    float (*table)[DP_BYTE_VALUES]; /* bytes: the float of each value; one row, or one a channel; owned */
+
+    /* What keeps x and values alive: whichever the source uses. */
+    dp_idx images;
+    dp_safetensors *file;
+    float *made;
+};
+
+/* What a source knows beyond its samples. */
+typedef struct dp_source {
+    dp_storage *train;
+    dp_storage *test; /* the data's own test part; NULL if it has none, or none was wanted */
+    int64_t classes;  /* 0: the largest label + 1 */
+    /* How it is normalised unless the user says otherwise: 0, or 1 with these. */
+    int normalize_channels;
+    float mean, std;
+} dp_source;
+
+/* Empty storage with one reference. Owner: the caller, dp_storage_release. */
+dp_status dp_storage_create(dp_storage **out, dp_error *err);
+dp_storage *dp_storage_share(dp_storage *storage);
+void dp_storage_release(dp_storage *storage); /* NULL is fine */
+
+/* Sets rank, shape and elements of a sample; DP_ERROR_MISMATCH unless each extent is at least 1 and the
+ * product fits. `path` is for the message. */
+dp_status dp_storage_set_shape(dp_storage *storage, int rank, const int64_t *shape, const char *path,
+                               dp_error *err);
+
+/* Checks the normalisation against the samples' channels and prepares it. channels is 0 (none), 1 (for all)
+ * or the samples' number of channels. */
+dp_status dp_storage_normalize(dp_storage *storage, int channels, const float *mean, const float *std,
+                               dp_error *err);
+
+/* DP_ERROR_MISMATCH if a label is negative or, where classes > 0, not below it. *largest: the largest label.
+ */
+dp_status dp_storage_check_labels(const dp_storage *storage, int64_t classes, int64_t *largest,
+                                  dp_error *err);
+
+/* The sources. `argument` is what follows the colon, NULL if there is no colon. After a failure the storages
+ * that were made so far are in *out and are the caller's to release, as they are after success. */
+dp_status dp_open_fashion_mnist(const dp_data_config *config, const char *argument, dp_source *out,
+                                dp_error *err);
+dp_status dp_open_idx(const dp_data_config *config, const char *argument, dp_source *out, dp_error *err);
+dp_status dp_open_safetensors(const dp_data_config *config, const char *argument, dp_source *out,
+                              dp_error *err);
+dp_status dp_open_synthetic(const dp_data_config *config, const char *argument, dp_source *out,
+                            dp_error *err);
+
+/* Fashion-MNIST from the first of these directories that exists (NULL-terminated list). */
+dp_status dp_open_fashion_mnist_in(const char *const *directories, const dp_data_config *config,
+                                   dp_source *out, dp_error *err);
+
+#endif

@@ -1,0 +1,166 @@
+/* Checkpoints: weights as safetensors, with what is needed to use them in the metadata. */
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "io/safetensors.h"
+#include "train/train.h"
+
+const char *const dp_loss_names[] = {"cross_entropy", "bce_with_logits", "mse", "l1", NULL};
+const char *const dp_loss_mode_names[] = {"gather", "replica", "global", NULL};
+
+static char *normalization_text(const dp_checkpoint_info *info)
+{
+    json_t *mean = json_array(), *std = json_array();
+    for (int i = 0; i < info->normalize_channels; i++) {
+        json_array_append_new(mean, json_real((double)info->mean[i]));
+        json_array_append_new(std, json_real((double)info->std[i]));
+    }
+    json_t *json = json_pack("{s:o, s:o}", "mean", mean, "std", std);
+    char *text = json ? json_dumps(json, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
+    json_decref(json);
+    return text;
+}
+
+enum { MAX_ENTRIES = 8 };
+
+typedef struct entries {
+    dp_metadata list[MAX_ENTRIES];
+    char text[MAX_ENTRIES][40];
+    int count;
+} entries;
+
+static void add_text(entries *e, char *key, char *value)
+{
+    e->list[e->count++] = (dp_metadata){key, value};
+}
+
+static void add_number(entries *e, char *key, double value)
+{
+    snprintf(e->text[e->count], sizeof e->text[0], "%.17g", value);
+    add_text(e, key, e->text[e->count]);
+}
+
+static dp_status write_file(const char *path, const dp_model *model, const float *weights, const entries *e,
+                            dp_error *err)
+{
+    int count = dp_model_param_count(model);
+    dp_tensor *tensors;
+    DP_TRY(dp_calloc((size_t)count, sizeof *tensors, "a checkpoint", &tensors, err));
+    for (int i = 0; i < count; i++) {
+        const dp_param_info *p = dp_model_param(model, i);
+        tensors[i] = (dp_tensor){.name = (char *)p->name,
+                                 .dtype = DP_F32,
+                                 .rank = p->rank,
+                                 .elements = p->elements,
+                                 .bytes = (size_t)p->elements * sizeof(float),
+                                 .data = weights + p->offset};
+        memcpy(tensors[i].shape, p->shape, (size_t)p->rank * sizeof p->shape[0]);
+    }
+    dp_status status = dp_safetensors_write(path, tensors, count, e->list, e->count, err);
+    dp_free(tensors);
+    return status;
+}
+
+dp_status dp_checkpoint_write(const char *path, const dp_model *model, const float *weights,
+                              const dp_checkpoint_info *info, dp_error *err)
+{
+    char *normalization = normalization_text(info);
+    if (!normalization)
+        return dp_fail(err, DP_ERROR_MEMORY, "out of memory: cannot write '%s'", path);
+    entries e = {0};
+    char seed[24], epoch[24];
+    snprintf(seed, sizeof seed, "%llu", (unsigned long long)info->data_seed);
+    snprintf(epoch, sizeof epoch, "%lld", (long long)info->epoch);
+    add_text(&e, "format", "pt");
+    if (dp_model_description(model))
+        add_text(&e, "model", (char *)dp_model_description(model));
+    add_text(&e, "loss", (char *)dp_loss_names[info->criterion]);
+    add_number(&e, "pos_weight", info->pos_weight);
+    add_text(&e, "normalization", normalization);
+    add_text(&e, "data_seed", seed);
+    add_number(&e, "valid_split", info->valid_split);
+    if (info->epoch >= 0)
+        add_text(&e, "epoch", epoch);
+    dp_status status = write_file(path, model, weights, &e, err);
+    free(normalization);
+    return status;
+}
+
+/* ---- reading ---- */
+
+static double metadata_number(const dp_safetensors *file, const char *key, double absent)
+{
+    const char *text = dp_safetensors_metadata(file, key);
+    return text ? strtod(text, NULL) : absent;
+}
+
+static bool read_floats(const json_t *array, int count, float *out)
+{
+    for (int i = 0; i < count; i++) {
+        const json_t *v = json_array_get(array, (size_t)i);
+        if (!json_is_number(v) || !isfinite(json_number_value(v)))
+            return false;
+        out[i] = (float)json_number_value(v);
+    }
+    return true;
+}
+
+static bool read_normalization(const char *text, dp_checkpoint_info *info)
+{
+    if (!text)
+        return true;
+    json_t *json = json_loads(text, 0, NULL);
+    const json_t *mean = json_object_get(json, "mean"), *std = json_object_get(json, "std");
+    size_t n = json_array_size(mean);
+    bool sound = json_is_array(mean) && n <= DP_NORMALIZE_MAX && json_array_size(std) == n;
+    if (sound) {
+        info->normalize_channels = (int)n;
+        sound = read_floats(mean, (int)n, info->mean) && read_floats(std, (int)n, info->std);
+        for (size_t i = 0; i < n; i++)
+            sound = sound && info->std[i] > 0;
+    }
+    json_decref(json);
+    return sound;
+}
+
+static dp_status read_info(const dp_safetensors *file, const char *path, dp_checkpoint_info *info,
+                           dp_error *err)
+{
+    *info = (dp_checkpoint_info){.pos_weight = metadata_number(file, "pos_weight", 1),
+                                 .valid_split = metadata_number(file, "valid_split", 0.15),
+                                 .epoch = (int64_t)metadata_number(file, "epoch", -1)};
+    const char *seed = dp_safetensors_metadata(file, "data_seed");
+    const char *loss = dp_safetensors_metadata(file, "loss");
+    info->data_seed = seed ? strtoull(seed, NULL, 10) : 0;
+    int kind = 0;
+    while (loss && dp_loss_names[kind] && strcmp(dp_loss_names[kind], loss) != 0)
+        kind++;
+    bool sound =
+        dp_loss_names[kind] && read_normalization(dp_safetensors_metadata(file, "normalization"), info) &&
+        isfinite(info->pos_weight) && info->pos_weight > 0 && info->valid_split >= 0 && info->valid_split < 1;
+    if (!sound)
+        return dp_fail(err, DP_ERROR_MISMATCH, "'%s': its metadata is not that of a dptrain checkpoint",
+                       path);
+    info->criterion = (dp_loss_kind)kind;
+    return DP_OK;
+}
+
+dp_status dp_checkpoint_open(const char *path, dp_model **model, dp_checkpoint_info *info, dp_error *err)
+{
+    *model = NULL;
+    dp_safetensors *file;
+    DP_TRY(dp_safetensors_open(path, &file, err));
+    const char *description = dp_safetensors_metadata(file, "model");
+    dp_status status =
+        description ? read_info(file, path, info, err)
+                    : dp_fail(err, DP_ERROR_MISMATCH,
+                              "'%s' does not say which model it is for: it was not written by dptrain", path);
+    if (status == DP_OK)
+        status = dp_model_from_description(description, model, err);
+    dp_safetensors_close(file);
+    return status;
+}

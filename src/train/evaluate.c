@@ -1,0 +1,73 @@
+#include <string.h>
+
+#include "train/train.h"
+
+static dp_status pinned_alloc(void *context, size_t bytes, void **out, dp_error *err)
+{
+    return dp_context_host_alloc(context, bytes, out, err);
+}
+
+static void pinned_free(void *context, void *pointer)
+{
+    dp_context_host_free(context, pointer);
+}
+
+dp_status dp_make_loader(dp_context *context, const dp_dataset *dataset, int64_t batch_size, int workers,
+                         bool shuffle, bool drop_last, uint64_t seed, dp_loader **out, dp_error *err)
+{
+    const dp_loader_config config = {
+        .dataset = dataset,
+        .batch_size = batch_size,
+        .shuffle = shuffle,
+        .drop_last = drop_last,
+        .seed = seed,
+        .workers = workers,
+        .alloc = pinned_alloc,
+        .release = pinned_free,
+        .alloc_context = context,
+    };
+    return dp_loader_create(&config, out, err);
+}
+
+dp_status dp_evaluate_with(dp_engine *engine, dp_loader *loader, bool labels, dp_evaluation *result,
+                           dp_error *err)
+{
+    double loss = 0;
+    int64_t correct = 0, samples = 0;
+    DP_TRY(dp_loader_start(loader, 0, 0, err));
+    for (;;) {
+        const dp_batch *batch;
+        dp_step_result r;
+        DP_TRY(dp_loader_next(loader, &batch, err));
+        if (!batch)
+            break;
+        const dp_host_batch host = {batch->samples, batch->x, batch->y};
+        DP_TRY(dp_engine_evaluate(engine, &host, &r, err));
+        loss += r.loss * (double)batch->samples;
+        correct += r.correct;
+        samples += batch->samples;
+        dp_loader_release(loader, batch);
+    }
+    *result = (dp_evaluation){.samples = samples,
+                              .loss = loss / (double)samples,
+                              .accuracy = (double)correct / (double)samples,
+                              .has_accuracy = labels};
+    return DP_OK;
+}
+
+dp_status dp_evaluate(dp_context *context, const dp_model *model, const float *weights,
+                      const dp_dataset *dataset, const dp_engine_config *config, int64_t batch_size,
+                      int workers, dp_evaluation *result, dp_error *err)
+{
+    dp_engine *engine = NULL;
+    dp_loader *loader = NULL;
+    dp_status status;
+    if ((status = dp_make_loader(context, dataset, batch_size, workers, false, false, 0, &loader, err)) ==
+            DP_OK &&
+        (status = dp_engine_create(context, model, config, &engine, err)) == DP_OK &&
+        (status = dp_engine_set_weights(engine, weights, err)) == DP_OK)
+        status = dp_evaluate_with(engine, loader, config->criterion == DP_LOSS_CROSS_ENTROPY, result, err);
+    dp_engine_free(engine);
+    dp_loader_free(loader);
+    return status;
+}

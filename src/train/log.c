@@ -1,0 +1,205 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+#include "train/train.h"
+
+struct dp_log {
+    int file;
+    char *path;
+};
+
+dp_status dp_log_open(const char *path, dp_log **out, dp_error *err)
+{
+    DP_TRY(dp_calloc(1, sizeof **out, "the log", out, err));
+    dp_log *log = *out;
+    log->file = -1;
+    dp_status status = dp_strdup(path, &log->path, err);
+    if (status == DP_OK) {
+        log->file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+        if (log->file < 0)
+            status = dp_fail(err, DP_ERROR_IO, "cannot write '%s': %s", path, strerror(errno));
+    }
+    if (status != DP_OK) {
+        dp_log_close(log);
+        *out = NULL;
+    }
+    return status;
+}
+
+void dp_log_close(dp_log *log)
+{
+    if (!log)
+        return;
+    if (log->file >= 0)
+        close(log->file);
+    dp_free(log->path);
+    dp_free(log);
+}
+
+/* A number, or null where it is not finite: JSON has no other. */
+static json_t *number(double value)
+{
+    return isfinite(value) ? json_real(value) : json_null();
+}
+
+/* A string, with '?' for every byte beyond ASCII where it is not UTF-8 (file names need not be). */
+static json_t *text(const char *value)
+{
+    json_t *string = json_string(value);
+    char *plain;
+    if (string || dp_strdup(value, &plain, NULL) != DP_OK)
+        return string;
+    for (char *c = plain; *c; c++)
+        if ((unsigned char)*c > 127)
+            *c = '?';
+    string = json_string(plain);
+    dp_free(plain);
+    return string;
+}
+
+static json_t *texts(const char *const *values, int count)
+{
+    json_t *array = json_array();
+    for (int i = 0; i < count; i++)
+        json_array_append_new(array, text(values[i]));
+    return array;
+}
+
+static json_t *integers(const int64_t *values, int count)
+{
+    json_t *array = json_array();
+    for (int i = 0; i < count; i++)
+        json_array_append_new(array, json_integer(values[i]));
+    return array;
+}
+
+/* Writes the event and releases it. One write a line, so that a line is torn only if the machine stops. */
+static dp_status write_event(dp_log *log, json_t *event, dp_error *err)
+{
+    char *line = event ? json_dumps(event, JSON_COMPACT | JSON_REAL_PRECISION(10)) : NULL;
+    json_decref(event);
+    if (!line)
+        return dp_fail(err, DP_ERROR_MEMORY, "out of memory: cannot write an event to '%s'", log->path);
+    size_t length = strlen(line), done = 0;
+    line[length] = '\n'; /* in the place of the final zero */
+    dp_status status = DP_OK;
+    while (done <= length && status == DP_OK) {
+        ssize_t n = write(log->file, line + done, length + 1 - done);
+        if (n > 0)
+            done += (size_t)n;
+        else if (n == 0 || errno != EINTR)
+            status = dp_fail(err, DP_ERROR_IO, "cannot write '%s': %s", log->path,
+                             strerror(n == 0 ? ENOSPC : errno));
+    }
+    free(line);
+    return status;
+}
+
+static json_t *device_labels(const dp_context *context, const dp_engine_config *engine)
+{
+    json_t *array = json_array();
+    for (int k = 0; k < engine->device_count; k++) {
+        dp_device_info info;
+        if (dp_context_device(context, engine->device_ids[k], &info, NULL) == DP_OK)
+            json_array_append_new(array, json_string(info.label));
+    }
+    return array;
+}
+
+static const char *const split_names[] = {"chunk", "balanced", "shares"}; /* dp_split_kind */
+
+dp_status dp_log_start(dp_log *log, const dp_train_start *s, const dp_context *context, dp_error *err)
+{
+    if (!log)
+        return DP_OK;
+    const dp_train_config *c = s->config;
+    const dp_engine_config *e = &c->engine;
+    dp_device_info output;
+    DP_TRY(
+        dp_context_device(context, e->output_device < 0 ? e->device_ids[0] : e->output_device, &output, err));
+    const char *description = dp_model_description(s->model);
+    json_t *model = description ? json_loads(description, 0, NULL) : NULL;
+    json_t *event = json_pack(
+        "{s:s, s:s, s:o, s:s, s:o, s:I, s:o, s:I, s:o, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:s, s:f, s:f, "
+        "s:f, s:b, s:I}",
+        "event", "start", "version", DP_VERSION, "command", texts(c->arguments, c->argument_count), "model",
+        dp_model_name(s->model), "model_config", model ? model : json_null(), "parameters",
+        (json_int_t)dp_model_elements(s->model), "data", text(s->train->description), "samples",
+        (json_int_t)s->train->samples, "devices", device_labels(context, e), "output_device", output.label,
+        "loss", dp_loss_names[e->criterion], "loss_mode", dp_loss_mode_names[e->loss_mode], "batch_size",
+        (json_int_t)c->batch_size, "accumulation_steps", (json_int_t)c->accumulation_steps, "epochs",
+        (json_int_t)c->epochs, "batches_per_epoch", (json_int_t)s->batches, "optimizer",
+        e->optimizer.adamw ? "adamw" : "sgd", "lr", c->lr, "momentum", e->optimizer.momentum, "weight_decay",
+        e->optimizer.weight_decay, "nesterov", e->optimizer.nesterov, "seed", (json_int_t)c->seed);
+    if (event && s->valid)
+        json_object_set_new(event, s->valid->is_test ? "test_samples" : "valid_samples",
+                            json_integer((json_int_t)s->valid->samples));
+    if (event) {
+        json_object_set_new(event, "split", text(split_names[e->split]));
+        json_object_set_new(event, "chunk_sizes", integers(s->chunk_sizes, s->devices));
+    }
+    return write_event(log, event, err);
+}
+
+dp_status dp_log_batch(dp_log *log, const dp_train_progress *p, const dp_step_result *r, dp_error *err)
+{
+    if (!log)
+        return DP_OK;
+    json_t *losses = json_array(), *phases = json_object();
+    for (int k = 0; k < r->devices; k++)
+        json_array_append_new(losses, number(r->device_losses[k]));
+    for (int i = 0; i < DP_PHASES; i++)
+        json_object_set_new(phases, dp_phase_name((dp_phase)i), number(r->phase_ms[i]));
+    int64_t samples = 0;
+    for (int k = 0; k < r->devices; k++)
+        samples += r->chunk_sizes[k];
+    json_t *event =
+        json_pack("{s:s, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o}", "event", "batch", "epoch",
+                  (json_int_t)p->epoch, "batch", (json_int_t)p->batch, "step", (json_int_t)p->step, "samples",
+                  (json_int_t)samples, "chunk_sizes", integers(r->chunk_sizes, r->devices), "loss",
+                  number(r->loss), "device_losses", losses, "lr", number(p->lr), "phase_ms", phases);
+    return write_event(log, event, err);
+}
+
+dp_status dp_log_epoch(dp_log *log, const dp_epoch_summary *e, dp_error *err)
+{
+    if (!log)
+        return DP_OK;
+    json_t *event =
+        json_pack("{s:s, s:I, s:o, s:f, s:f}", "event", "epoch", "epoch", (json_int_t)e->epoch, "train_loss",
+                  number(e->train_loss), "seconds", e->seconds, "samples_per_second", e->samples_per_second);
+    if (event && e->validated)
+        json_object_set_new(event, "valid_loss", number(e->valid_loss));
+    if (event && e->has_accuracy)
+        json_object_set_new(event, "valid_accuracy", number(e->valid_accuracy));
+    return write_event(log, event, err);
+}
+
+dp_status dp_log_device(dp_log *log, const dp_device_report *r, dp_error *err)
+{
+    if (!log)
+        return DP_OK;
+    json_t *peaks = json_object();
+    for (int i = 0; i < DP_PURPOSES; i++)
+        json_object_set_new(peaks, dp_memory_purpose(i), json_integer((json_int_t)r->peak_bytes[i]));
+    json_t *event = json_pack("{s:s, s:s, s:I, s:f, s:o, s:I}", "event", "device", "device", r->device,
+                              "samples", (json_int_t)r->samples, "busy_fraction", r->busy_fraction,
+                              "peak_bytes", peaks, "peak_total_bytes", (json_int_t)r->peak_total_bytes);
+    return write_event(log, event, err);
+}
+
+dp_status dp_log_end(dp_log *log, const char *status, int64_t steps, double seconds, dp_error *err)
+{
+    if (!log)
+        return DP_OK;
+    return write_event(log,
+                       json_pack("{s:s, s:s, s:I, s:f}", "event", "end", "status", status, "steps",
+                                 (json_int_t)steps, "seconds", seconds),
+                       err);
+}

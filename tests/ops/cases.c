@@ -1,0 +1,246 @@
+/* A case in words: an input, then operations.
+ *
+ *     4x3x9x9 conv5,k3,s2,p1,relu pool,k3,s2,p1 linear10
+ *
+ * Input: batch and features, or batch, channels, height, width. conv and linear: outputs; nobias leaves the
+ * bias out. k, s, p: kernel, stride, padding (k3x5 for unequal ones). "+" at the end: gradients are added to
+ * what is there. "noinput" at the end: no gradient of the input (a network's first layers). */
+#include "cases.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *const correctness_cases[] = {
+    /* linear: thin, wide, odd, batch 1, rows that collide in the cache, with and without everything */
+    "1x1 linear1",
+    "1x7 linear5,relu",
+    "2x3 linear1,nobias",
+    "5x13 linear17 +",
+    "64x784 linear512,relu noinput",
+    "33x512 linear512,relu",
+    "40x512 linear512,relu +",
+    "64x512 linear10",
+    "3x2048 linear7,nobias,relu +",
+    "32x1024 linear512",
+    "7x1 linear300,relu",
+    "128x33 linear65",
+    "64x784 linear512,relu linear512,relu linear10 noinput",
+    /* convolution: kernels 1, 3, 5, 7, strides 1, 2, paddings, channels around the vector widths */
+    "1x1x1x1 conv1,k1",
+    "1x1x5x5 conv1,k3,p1",
+    "2x1x28x28 conv32,k5,p2,relu noinput",
+    "3x1x28x28 conv6,k5,p2 + noinput",
+    "3x1x12x11 conv20,k7,s2,p3,relu + noinput",
+    "2x2x9x9 conv8,k1,relu noinput",
+    "2x2x9x9 conv16,k2,s2 noinput",
+    "2x3x10x10 conv24,k4,p1,nobias noinput",
+    "2x3x11x9 conv40,k6,p2,s2,relu noinput",
+    "2x4x13x8 conv17,k3,p1 + noinput",
+    "3x3x17x15 conv5,k3,s2,p1,relu noinput",
+    "2x3x16x16 conv64,k7,s2,p3,nobias noinput",
+    "2x1x9x20 conv9,k3x5,p1x2,relu noinput",
+    "2x1x9x30 conv9,k9,p4,relu noinput",
+    "2x1x28x28 conv32,k5,p2,relu",
+    "2x3x8x8 conv16,k3,p1,nobias",
+    "2x4x8x8 conv8,k3,p1,relu +",
+    "2x5x7x7 conv3,k3,p1",
+    "3x8x9x9 conv16,k3,p1,relu",
+    "3x16x9x9 conv8,k3,p1",
+    "2x13x15x11 conv19,k3,p1,relu +",
+    "2x32x14x14 conv64,k5,p2,relu",
+    "2x32x14x14 conv64,k5,p2 +",
+    "2x20x9x9 conv24,k1",
+    "2x20x9x9 conv24,k1,s2,relu",
+    "2x16x9x10 conv16,k3,s2,p1,nobias",
+    "1x24x10x10 conv24,k5,s2",
+    "2x64x8x8 conv64,k3,p1,relu",
+    "1x17x7x7 conv33,k7,p3",
+    "2x16x6x6 conv16,k5x1,p2x0",
+    "2x16x7x7 conv1,k7",
+    /* pooling on the plain order and, behind a convolution, on the backend's own */
+    "2x3x8x8 pool,k2,s2",
+    "2x3x8x8 pool,k2,s2,relu",
+    "1x1x7x9 pool,k2,s2",
+    "2x5x11x13 pool,k3,s2,p1",
+    "2x5x11x13 pool,k3,s2,p1,relu",
+    "2x2x9x9 pool,k3,s1,p1",
+    "2x2x8x8 pool,k2,s3",
+    "1x3x20x18 pool,k17x16,s1",
+    "1x2x16x16 pool,k16,s16,relu",
+    "2x1x28x28 conv32,k5,p2 pool,k2,s2,relu",
+    "2x1x28x28 conv32,k5,p2 pool,k2,s2,relu noinput",
+    "2x9x13x11 conv13,k5,p2,relu pool,k3,s2,p1",
+    "2x9x13x11 conv21,k1 pool,k3,s2,p1,relu +",
+    "1x8x20x20 conv8,k1 pool,k17,s1",
+    /* ReLU and flatten alone and in chains */
+    "3x7 relu",
+    "2x3x5x5 relu",
+    "2x3x5x5 flatten",
+    "2x8x5x7 conv12,k5,p2 relu flatten",
+    "3x6x9x9 conv16,k5,p2,relu conv24,k1,relu conv10,k5 +",
+    "2x3x9x9 conv3,k1,relu conv3,k5,p2,relu",
+    "2x3x9x9 conv20,k1 conv2,k5,p2 conv12,k1",
+    "3x1x28x28 conv32,k5,p2,relu pool,k2,s2 conv64,k5,p2,relu pool,k2,s2 flatten linear64,relu linear10 "
+    "noinput",
+    "4x1x28x28 conv32,k5,p2 pool,k2,s2,relu conv64,k5,p2 pool,k2,s2,relu flatten linear512,relu linear10 + "
+    "noinput",
+    NULL,
+};
+
+const char *const speed_cases[] = {
+    "64x1x28x28 conv32,k5,p2 noinput",
+    "64x1x28x28 conv32,k5,p2,relu noinput",
+    "64x32x28x28 conv32,k1 pool,k2,s2,relu",
+    "64x32x14x14 conv64,k5,p2",
+    "64x32x14x14 conv64,k5,p2,relu",
+    "64x64x14x14 conv64,k1 pool,k2,s2,relu flatten",
+    "64x3136 linear512,relu",
+    "64x512 linear10",
+    "128x1x28x28 conv32,k5,p2 noinput",
+    "128x32x14x14 conv64,k5,p2",
+    "128x3136 linear512,relu",
+    "128x512 linear10",
+    "64x784 linear512,relu noinput",
+    "64x512 linear512,relu",
+    "256x784 linear512,relu noinput",
+    "256x512 linear512,relu",
+    "64x3x32x32 conv32,k3,p1,relu noinput",
+    "16x64x32x32 conv64,k3,p1,relu",
+    "16x128x16x16 conv128,k3,p1,relu",
+    "4x3x224x224 conv64,k7,s2,p3,relu noinput",
+    NULL,
+};
+
+/* A number, or two joined by x, behind a letter. */
+static bool read_pair(const char *text, int pair[2])
+{
+    int got = sscanf(text, "%dx%d", &pair[0], &pair[1]);
+    if (got == 1)
+        pair[1] = pair[0];
+    return got >= 1;
+}
+
+static bool read_option(const char *word, dp_op_desc *d)
+{
+    if (strcmp(word, "relu") == 0)
+        d->relu = true;
+    else if (strcmp(word, "nobias") == 0)
+        d->params = 1;
+    else if (*word == 'k')
+        return read_pair(word + 1, d->kernel);
+    else if (*word == 's')
+        return read_pair(word + 1, d->stride);
+    else if (*word == 'p')
+        return read_pair(word + 1, d->padding);
+    else
+        return false;
+    return true;
+}
+
+static void finish_shape(dp_op_desc *d, int64_t outputs)
+{
+    d->out = d->in[0];
+    if (d->kind == DP_OP_LINEAR || d->kind == DP_OP_FLATTEN) {
+        d->out.rank = 2;
+        d->out.dim[1] = d->kind == DP_OP_LINEAR ? outputs : dp_shape_sample_elements(&d->in[0]);
+    } else if (d->kind == DP_OP_CONV2D || d->kind == DP_OP_MAX_POOL2D) {
+        if (d->kind == DP_OP_CONV2D)
+            d->out.dim[1] = outputs;
+        for (int i = 0; i < 2; i++)
+            d->out.dim[2 + i] = (d->in[0].dim[2 + i] + 2 * d->padding[i] - d->kernel[i]) / d->stride[i] + 1;
+    }
+}
+
+static bool read_op(char *word, const dp_shape *in, dp_op_desc *d)
+{
+    static const struct {
+        const char *name;
+        dp_op_kind kind;
+        int params;
+    } kinds[] = {{"linear", DP_OP_LINEAR, 2},
+                 {"conv", DP_OP_CONV2D, 2},
+                 {"pool", DP_OP_MAX_POOL2D, 0},
+                 {"relu", DP_OP_RELU, 0},
+                 {"flatten", DP_OP_FLATTEN, 0}};
+    *d = (dp_op_desc){.inputs = 1, .in[0] = *in, .stride = {1, 1}};
+    char *rest = NULL, *name = strtok_r(word, ",", &rest);
+    size_t k = 0, count = sizeof kinds / sizeof *kinds;
+    while (k < count && strncmp(name, kinds[k].name, strlen(kinds[k].name)) != 0)
+        k++;
+    if (k == count)
+        return false;
+    d->kind = kinds[k].kind;
+    d->params = kinds[k].params;
+    for (char *option; (option = strtok_r(NULL, ",", &rest));)
+        if (!read_option(option, d))
+            return false;
+    finish_shape(d, atoi(name + strlen(kinds[k].name)));
+    return dp_shape_elements(&d->out) > 0;
+}
+
+bool op_case_parse(const char *text, op_case *out)
+{
+    char copy[256];
+    if (snprintf(copy, sizeof copy, "%s", text) >= (int)sizeof copy)
+        return false;
+    *out = (op_case){.text = text, .input_gradient = true};
+    char *rest = NULL, *word = strtok_r(copy, " ", &rest);
+    int64_t dim[4];
+    int rank = sscanf(word, "%ldx%ldx%ldx%ld", &dim[0], &dim[1], &dim[2], &dim[3]);
+    dp_shape shape = {.rank = rank, .dim = {0}};
+    memcpy(shape.dim, dim, (size_t)rank * sizeof *dim);
+    while ((word = strtok_r(NULL, " ", &rest))) {
+        if (strcmp(word, "+") == 0)
+            out->accumulate = true;
+        else if (strcmp(word, "noinput") == 0)
+            out->input_gradient = false;
+        else if (out->length == MAX_CHAIN - 1 || !read_op(word, &shape, &out->chain[out->length]))
+            return false;
+        else
+            shape = out->chain[out->length++].out;
+    }
+    char flatten[] = "flatten";
+    if (shape.rank == 4 && !read_op(flatten, &shape, &out->chain[out->length++]))
+        return false;
+    return out->length > 0;
+}
+
+double op_case_flops(const dp_op_desc *d)
+{
+    double outputs = (double)dp_shape_elements(&d->out);
+    if (d->kind == DP_OP_LINEAR)
+        return 2 * outputs * (double)d->in[0].dim[1];
+    if (d->kind == DP_OP_CONV2D)
+        return 2 * outputs * (double)(d->in[0].dim[1] * d->kernel[0] * d->kernel[1]);
+    return 0;
+}
+
+const loss_case loss_cases[] = {
+    {DP_CROSS_ENTROPY, 1, 1, 1, 1, false},
+    {DP_CROSS_ENTROPY, 5, 10, 1, 0.2f, false},
+    {DP_CROSS_ENTROPY, 64, 10, 1, 1.0f / 64, true},
+    {DP_CROSS_ENTROPY, 300, 37, 1, 1.0f / 300, true},
+    {DP_CROSS_ENTROPY, 3, 10007, 1, 1, false},
+    {DP_BCE_WITH_LOGITS, 1, 1, 1, 1, false},
+    {DP_BCE_WITH_LOGITS, 7, 129, 1, 0.01f, false},
+    {DP_BCE_WITH_LOGITS, 7, 129, 3.5f, 0.01f, true},
+    {DP_BCE_WITH_LOGITS, 2, 16384, 0.25f, 1.0f / 32768, true},
+    {DP_MSE, 1, 1, 1, 1, false},
+    {DP_MSE, 9, 33, 1, 0.5f, true},
+    {DP_MSE, 2, 20000, 1, 1.0f / 40000, false},
+    {DP_L1, 1, 1, 1, 1, false},
+    {DP_L1, 9, 33, 1, 0.5f, true},
+};
+const size_t loss_case_count = sizeof loss_cases / sizeof *loss_cases;
+
+const update_case update_cases[] = {
+    {"sgd", DP_SGD, 0.1f, 0, 0, false},
+    {"sgd, decay", DP_SGD, 0.1f, 0, 0.01f, false},
+    {"sgd, momentum", DP_SGD, 0.05f, 0.9f, 0, false},
+    {"sgd, momentum, decay", DP_SGD, 0.05f, 0.9f, 0.001f, false},
+    {"sgd, nesterov, decay", DP_SGD, 0.05f, 0.9f, 0.001f, true},
+    {"adamw", DP_ADAMW, 0.01f, 0, 0, false},
+    {"adamw, decay", DP_ADAMW, 0.01f, 0, 0.1f, false},
+};
+const size_t update_case_count = sizeof update_cases / sizeof *update_cases;

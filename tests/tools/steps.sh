@@ -1,0 +1,85 @@
+# steps.sh: sourced by check.sh. Runs the steps of a check, each under a time limit, counts what passed, failed and was
+# skipped, and closes with the line "N passed, N failed, N skipped". What a step prints goes to a file in $logs.
+# shellcheck shell=bash
+
+passed=0 failed=0 skipped=0
+running=
+
+# A step runs in a process group of its own, which Ctrl-C does not reach: it is passed on.
+stop() {
+    [ -z "$running" ] || kill "$running" 2>/dev/null
+    wait
+    echo "interrupted: $passed passed, $failed failed, $skipped skipped before"
+    exit "$1"
+}
+trap 'stop 130' INT
+trap 'stop 143' TERM
+
+# run NAME SECONDS COMMAND...: sets status, seconds and log.
+run() {
+    local limit=$2 began=$SECONDS
+    log=${logs:?}/${1//[^A-Za-z0-9]/-}.log
+    shift 2
+    timeout -k 10 "$limit" "$@" >"$log" 2>&1 </dev/null &
+    running=$!
+    wait "$running"
+    status=$?
+    running=
+    seconds=$((SECONDS - began))
+    [ "$status" -ne 124 ] || echo "stopped after $limit seconds" >>"$log"
+}
+
+report() { # report NAME GOOD BAD: after run
+    passed=$((passed + $2))
+    failed=$((failed + $3))
+    if [ "$3" -eq 0 ]; then
+        printf 'ok    %-44s %4d passed %5d s\n' "$1" "$2" "$seconds"
+    else
+        printf 'FAIL  %-44s %4d passed, %d failed, exit %d, %d s\n' "$1" "$2" "$3" "$status" "$seconds"
+        sed 's/^/      | /' "$log" | tail -n 80
+    fi
+}
+
+# task NAME SECONDS COMMAND...: one test, passed if the command exits with 0. False if it failed.
+task() {
+    run "$@"
+    if [ "$status" -eq 0 ]; then
+        report "$1" 1 0
+    else
+        report "$1" 0 1
+        return 1
+    fi
+}
+
+# tests NAME SECONDS COMMAND...: a command that says how many tests it ran, as Check's programs and parity.py do. One
+# that ran none has failed, and so has one that ends badly though all that it counted passed.
+tests() {
+    local ran=0 bad=0 line
+    run "$@"
+    while IFS= read -r line; do
+        if [[ $line =~ ^[0-9]+%:\ Checks:\ ([0-9]+),\ Failures:\ ([0-9]+),\ Errors:\ ([0-9]+) ]]; then
+            ran=$((ran + BASH_REMATCH[1]))
+            bad=$((bad + BASH_REMATCH[2] + BASH_REMATCH[3]))
+        elif [[ $line =~ ^([0-9]+)\ of\ ([0-9]+)\ cases\ match ]]; then
+            ran=$((ran + BASH_REMATCH[2]))
+            bad=$((bad + BASH_REMATCH[2] - BASH_REMATCH[1]))
+        fi
+    done <"$log"
+    [ "$ran" -gt 0 ] || echo "no test was run" >>"$log"
+    if [ "$bad" -eq 0 ] && { [ "$status" -ne 0 ] || [ "$ran" -eq 0 ]; }; then
+        report "$1" "$ran" 1
+    else
+        report "$1" $((ran - bad)) "$bad"
+    fi
+}
+
+skip() { # skip NAME REASON
+    skipped=$((skipped + 1))
+    printf 'skip  %-44s %s\n' "$1" "$2"
+}
+
+# The last line; true if something passed and nothing failed.
+closing() {
+    echo "$passed passed, $failed failed, $skipped skipped"
+    [ "$passed" -gt 0 ] && [ "$failed" -eq 0 ]
+}

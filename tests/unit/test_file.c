@@ -1,0 +1,239 @@
+/* Files that appear whole or not at all, maps, directories. */
+#include <check.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include "io/file.h"
+#include "scratch.h"
+
+static void check_content(const char *path, const char *want)
+{
+    dp_error err = {0};
+    const void *bytes;
+    size_t size;
+    ck_assert_msg(dp_file_map(path, &bytes, &size, &err) == DP_OK, "%s", err.message);
+    ck_assert_uint_eq(size, strlen(want));
+    ck_assert_int_eq(memcmp(bytes, want, size), 0);
+    dp_file_unmap(bytes, size);
+}
+
+static int entries(void)
+{
+    char command[700];
+    int n = -1;
+    snprintf(command, sizeof command, "ls -A '%s' | wc -l", scratch_directory);
+    FILE *p = popen(command, "r");
+    ck_assert_ptr_nonnull(p);
+    ck_assert_int_eq(fscanf(p, "%d", &n), 1);
+    pclose(p);
+    return n;
+}
+
+static void limit_file_size(rlim_t bytes)
+{
+    struct rlimit limit = {bytes, RLIM_INFINITY};
+    signal(SIGXFSZ, SIG_IGN);
+    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
+}
+
+START_TEST(a_file_appears_when_it_is_committed)
+{
+    dp_error err = {0};
+    dp_atomic_file *f;
+    const char *path = scratch("new");
+    ck_assert(dp_atomic_open(path, &f, &err) == DP_OK);
+    ck_assert(dp_atomic_write(f, "hello ", 6, &err) == DP_OK);
+    ck_assert(dp_atomic_write(f, NULL, 0, &err) == DP_OK);
+    ck_assert(dp_atomic_write(f, "world", 5, &err) == DP_OK);
+    ck_assert(!dp_file_exists(path));
+    ck_assert_msg(dp_atomic_commit(f, &err) == DP_OK, "%s", err.message);
+    check_content(path, "hello world");
+    ck_assert_int_eq(entries(), 1);
+}
+END_TEST
+
+START_TEST(until_then_the_old_one_stays)
+{
+    dp_error err = {0};
+    dp_atomic_file *f;
+    const char *path = scratch_write("file", "old", 3);
+    ck_assert(dp_atomic_open(path, &f, &err) == DP_OK);
+    ck_assert(dp_atomic_write(f, "newer", 5, &err) == DP_OK);
+    check_content(path, "old");
+    dp_atomic_abandon(f);
+    check_content(path, "old");
+    ck_assert_int_eq(entries(), 1);
+    dp_atomic_abandon(NULL);
+
+    char stale[64];
+    snprintf(stale, sizeof stale, "file.tmp-%ld", (long)getpid());
+    scratch_write(stale, "what a killed process of this number left", 41);
+    ck_assert(dp_atomic_open(path, &f, &err) == DP_OK);
+    ck_assert(dp_atomic_write(f, "new", 3, &err) == DP_OK);
+    ck_assert(dp_atomic_commit(f, &err) == DP_OK);
+    check_content(path, "new");
+    ck_assert_int_eq(entries(), 1);
+}
+END_TEST
+
+START_TEST(a_bare_name_is_in_the_current_directory)
+{
+    dp_error err = {0};
+    dp_atomic_file *f;
+    ck_assert_int_eq(chdir(scratch_directory), 0);
+    ck_assert(dp_atomic_open("bare", &f, &err) == DP_OK);
+    ck_assert(dp_atomic_write(f, "x", 1, &err) == DP_OK);
+    ck_assert_msg(dp_atomic_commit(f, &err) == DP_OK, "%s", err.message);
+    check_content(scratch("bare"), "x");
+}
+END_TEST
+
+START_TEST(a_full_disk_leaves_the_old_one)
+{
+    dp_error err = {0};
+    dp_atomic_file *f;
+    static char much[100000];
+    const char *path = scratch_write("file", "old", 3);
+    limit_file_size(50000); /* the first write is short, the second fails */
+    ck_assert(dp_atomic_open(path, &f, &err) == DP_OK);
+    ck_assert_int_eq(dp_atomic_write(f, much, sizeof much, &err), DP_ERROR_IO);
+    char want[2200];
+    snprintf(want, sizeof want, "cannot write '%s': File too large", path);
+    ck_assert_str_eq(err.message, want);
+    err = (dp_error){0};
+    ck_assert_int_eq(dp_atomic_commit(f, &err), DP_ERROR_IO); /* a caller that did not look */
+    ck_assert_ptr_nonnull(strstr(err.message, path));
+    check_content(path, "old");
+    ck_assert_int_eq(entries(), 1);
+}
+END_TEST
+
+static void check_open_fails(const char *path, const char *why)
+{
+    dp_error err = {0};
+    dp_atomic_file *f;
+    char want[2200];
+    snprintf(want, sizeof want, "cannot write '%s': %s", path, why);
+    ck_assert_int_eq(dp_atomic_open(path, &f, &err), DP_ERROR_IO);
+    ck_assert_ptr_null(f);
+    ck_assert_str_eq(err.message, want);
+}
+
+START_TEST(what_cannot_be_written_is_named)
+{
+    scratch_write("file", "x", 1);
+    check_open_fails(scratch("none/file"), "No such file or directory");
+    check_open_fails(scratch("file/below"), "Not a directory");
+    check_open_fails(scratch_directory, "it is a directory");
+    ck_assert_int_eq(mkfifo(scratch("fifo"), 0600), 0);
+    check_open_fails(scratch("fifo"), "it is not a regular file");
+    check_open_fails("/dev/null", "it is not a regular file"); /* root could rename over it */
+    char long_name[400];
+    memset(long_name, 'n', sizeof long_name - 1);
+    long_name[sizeof long_name - 1] = '\0';
+    check_open_fails(scratch(long_name), "File name too long");
+}
+END_TEST
+
+static void check_map_fails(const char *path, const char *why)
+{
+    dp_error err = {0};
+    const void *bytes = "";
+    size_t size = 1;
+    char want[2200];
+    snprintf(want, sizeof want, "cannot read '%s': %s", path, why);
+    ck_assert_int_eq(dp_file_map(path, &bytes, &size, &err), DP_ERROR_IO);
+    ck_assert_str_eq(err.message, want);
+    ck_assert_ptr_null(bytes);
+    ck_assert_uint_eq(size, 0);
+}
+
+START_TEST(maps_are_of_regular_files)
+{
+    dp_error err = {0};
+    const void *bytes;
+    size_t size;
+    check_content(scratch_write("file", "content", 7), "content");
+    scratch_write("empty", "", 0);
+    ck_assert(dp_file_map(scratch("empty"), &bytes, &size, &err) == DP_OK);
+    ck_assert_ptr_null(bytes);
+    ck_assert_uint_eq(size, 0);
+    dp_file_unmap(bytes, size);
+    check_map_fails(scratch("none"), "No such file or directory");
+    check_map_fails(scratch_directory, "it is a directory");
+    ck_assert_int_eq(mkfifo(scratch("fifo"), 0600), 0);
+    check_map_fails(scratch("fifo"), "it is not a regular file"); /* without waiting for a writer */
+    check_map_fails("/dev/zero", "it is not a regular file");
+    ck_assert(dp_file_exists(scratch("file")) && dp_file_exists(scratch_directory));
+    ck_assert(!dp_file_exists(scratch("none")) && !dp_file_exists(scratch("file/x")));
+}
+END_TEST
+
+static void check_made(const char *path)
+{
+    dp_error err = {0};
+    struct stat st;
+    ck_assert_msg(dp_make_directories(path, &err) == DP_OK, "%s", err.message);
+    ck_assert(stat(path, &st) == 0 && S_ISDIR(st.st_mode));
+}
+
+START_TEST(directories_are_made_with_their_parents)
+{
+    check_made(scratch("a/b/c"));
+    check_made(scratch("a/b/c"));
+    check_made(scratch("a/b/d/"));
+    check_made(scratch("x//y///z"));
+    check_made("/");
+    ck_assert_int_eq(chdir(scratch_directory), 0);
+    check_made("relative/one");
+    check_made("r");
+    check_made("./a/../s");
+    ck_assert_int_eq(symlink("a", "link"), 0);
+    check_made("link/through");
+    ck_assert(dp_file_exists(scratch("a/through")));
+}
+END_TEST
+
+START_TEST(a_file_in_a_directorys_place_is_named)
+{
+    dp_error err = {0};
+    char want[4400], file[2048], path[2048];
+    snprintf(file, sizeof file, "%s", scratch_write("file", "x", 1));
+    snprintf(path, sizeof path, "%s", scratch("file/b/c"));
+    ck_assert_int_eq(dp_make_directories(path, &err), DP_ERROR_IO);
+    snprintf(want, sizeof want, "cannot create directory '%s': '%s' is not a directory", path, file);
+    ck_assert_str_eq(err.message, want);
+    ck_assert_int_eq(dp_make_directories(file, &err), DP_ERROR_IO);
+    snprintf(want, sizeof want, "cannot create directory '%s': '%s' is not a directory", file, file);
+    ck_assert_str_eq(err.message, want);
+    ck_assert_int_eq(dp_make_directories("", &err), DP_ERROR_IO);
+    ck_assert_int_eq(dp_make_directories("/proc/none/x", &err), DP_ERROR_IO);
+    ck_assert_str_eq(err.message, "cannot create directory '/proc/none/x': No such file or directory");
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("file");
+    TCase *t = tcase_create("file");
+    tcase_set_timeout(t, 30);
+    tcase_add_checked_fixture(t, scratch_make, scratch_remove);
+    tcase_add_test(t, a_file_appears_when_it_is_committed);
+    tcase_add_test(t, until_then_the_old_one_stays);
+    tcase_add_test(t, a_bare_name_is_in_the_current_directory);
+    tcase_add_test(t, a_full_disk_leaves_the_old_one);
+    tcase_add_test(t, what_cannot_be_written_is_named);
+    tcase_add_test(t, maps_are_of_regular_files);
+    tcase_add_test(t, directories_are_made_with_their_parents);
+    tcase_add_test(t, a_file_in_a_directorys_place_is_named);
+    suite_add_tcase(s, t);
+    SRunner *r = srunner_create(s);
+    srunner_run_all(r, CK_NORMAL);
+    int failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
