@@ -28,6 +28,7 @@ struct dp_conv_plan {
     cudnnBackendDescriptor_t execution, pack;
     const void *bound[4]; /* what the pack points at: x, w, y, workspace */
     int64_t workspace_bytes;
+    uint32_t notes;
 };
 
 /* ---- descriptors ---- */
@@ -163,55 +164,43 @@ static dp_status describe_graph(dp_conv_plan *p, const dp_conv_target *target, c
 
 /* ---- choosing an engine ---- */
 
-static bool notes_fit(const dp_conv_shape *shape, const cudnnBackendNumericalNote_t *notes, int64_t count)
+#define NOTE(name) (UINT32_C(1) << CUDNN_NUMERICAL_NOTE_##name)
+
+/* What no engine may do that computes the convolution. A tile of 13 x 13 costs several digits. */
+static uint32_t unwanted_notes(const dp_conv_shape *shape)
 {
-    for (int64_t i = 0; i < count; i++) {
-        switch (notes[i]) {
-        case CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC:
-        case CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION:
-        case CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_13x13: /* its transforms lose several digits */
-            return false;
-        case CUDNN_NUMERICAL_NOTE_TENSOR_CORE:
-        case CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS:
-            if (!shape->allow_tf32)
-                return false;
-            break;
-        case CUDNN_NUMERICAL_NOTE_FFT:
-        case CUDNN_NUMERICAL_NOTE_WINOGRAD:
-        case CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_4x4:
-        case CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_6x6:
-            if (shape->direct)
-                return false;
-            break;
-        default:
-            break;
-        }
-    }
-    return true;
+    uint32_t unwanted =
+        NOTE(NONDETERMINISTIC) | NOTE(REDUCED_PRECISION_REDUCTION) | NOTE(WINOGRAD_TILE_13x13);
+    if (!shape->allow_tf32)
+        unwanted |= NOTE(TENSOR_CORE) | NOTE(DOWN_CONVERT_INPUTS);
+    if (shape->direct)
+        unwanted |= NOTE(FFT) | NOTE(WINOGRAD) | NOTE(WINOGRAD_TILE_4x4) | NOTE(WINOGRAD_TILE_6x6);
+    return unwanted;
 }
 
-/* The engine's number, or -1 if its arithmetic is not wanted. */
-static dp_status judge_engine(const dp_conv_plan *p, const dp_conv_shape *shape,
-                              cudnnBackendDescriptor_t config, int64_t *number, dp_error *err)
+/* The engine of a configuration, and its notes as bits. */
+static dp_status read_engine(const dp_conv_plan *p, cudnnBackendDescriptor_t config, int64_t *number,
+                             uint32_t *notes, dp_error *err)
 {
     cudnnBackendDescriptor_t engine;
-    cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
+    cudnnBackendNumericalNote_t list[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
     int64_t count = 0, one = 0;
-    *number = -1;
+    *notes = 0;
     DP_CUDNN_TRY(p->label, err, cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINE_DESCRIPTOR, &engine));
     cudnnStatus_t code = cudnnBackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_ENGINE,
                                                   CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &one, &engine);
     if (code == CUDNN_STATUS_SUCCESS)
         code = cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
-                                        CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &count, notes);
-    if (code == CUDNN_STATUS_SUCCESS && notes_fit(shape, notes, count))
+                                        CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &count, list);
+    if (code == CUDNN_STATUS_SUCCESS)
         code = cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &one,
                                         number);
-    dp_status status = code == CUDNN_STATUS_SUCCESS
-                           ? DP_OK
-                           : dp_cudnn_fail(err, p->label, "cudnnBackendGetAttribute of an engine", code);
+    for (int64_t i = 0; code == CUDNN_STATUS_SUCCESS && i < count; i++)
+        *notes |= UINT32_C(1) << list[i];
     cudnnBackendDestroyDescriptor(engine);
-    return status;
+    return code == CUDNN_STATUS_SUCCESS
+               ? DP_OK
+               : dp_cudnn_fail(err, p->label, "cudnnBackendGetAttribute of an engine", code);
 }
 
 /* Sets p->execution if the configuration can be planned within the workspace; else leaves it NULL, which is
@@ -251,8 +240,8 @@ static dp_status pick_config(dp_conv_plan *p, const dp_conv_target *target, cons
 {
     for (int i = only < 0 ? 0 : only; i < (only < 0 ? count : only + 1) && i < count; i++) {
         int64_t engine;
-        DP_TRY(judge_engine(p, shape, configs[i], &engine, err));
-        if (engine < 0 || (only >= 0 && engine != choice->engine))
+        DP_TRY(read_engine(p, configs[i], &engine, &p->notes, err));
+        if ((p->notes & unwanted_notes(shape)) || (only >= 0 && engine != choice->engine))
             continue;
         DP_TRY(try_config(p, target, configs[i], rounds[round].workspace_limit, err));
         if (!p->execution)
@@ -374,6 +363,11 @@ void dp_conv_plan_free(dp_conv_plan *p)
 size_t dp_conv_plan_workspace(const dp_conv_plan *plan)
 {
     return (size_t)plan->workspace_bytes;
+}
+
+uint32_t dp_conv_plan_notes(const dp_conv_plan *plan)
+{
+    return plan->notes;
 }
 
 /* The descriptor of the pointers. Most calls of a plan come with the same ones, so the last is kept. */

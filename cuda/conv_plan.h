@@ -48,6 +48,8 @@ dp_status dp_conv_plan_create(const dp_conv_target *target, const dp_conv_shape 
                               dp_conv_choice *choice, dp_conv_plan **out, dp_error *err);
 void dp_conv_plan_free(dp_conv_plan *plan); /* NULL is fine */
 size_t dp_conv_plan_workspace(const dp_conv_plan *plan);
+/* What cuDNN says of the engine's arithmetic: bit n for cudnnBackendNumericalNote_t n. */
+uint32_t dp_conv_plan_notes(const dp_conv_plan *plan);
 
 /* Enqueues the convolution on the handle's stream. One of x, w, y is written, by the plan's kind. */
 dp_status dp_conv_plan_execute(dp_conv_plan *plan, cudnnHandle_t handle, const void *x, const void *w,

@@ -78,7 +78,8 @@ static void print_error(dp_error *err)
 int main(int argc, char **argv)
 {
     fill_standard_streams();
-    signal(SIGPIPE, SIG_IGN); /* a closed pipe is a failed write, reported like any other */
+    signal(SIGPIPE, SIG_IGN); /* a closed pipe and a file at its size limit are failed writes, */
+    signal(SIGXFSZ, SIG_IGN); /* reported like any other */
     dp_error err = {0};
     dp_status status = run(argc, argv, &err);
     if (status == DP_OK && (fflush(stdout) != 0 || ferror(stdout)))

@@ -152,9 +152,6 @@ static dp_status start(trainer *t, dp_error *err)
     const dp_train_config *c = t->config;
     DP_TRY(dp_make_loader(t->context, t->train, c->batch_size, c->workers, c->shuffle, c->drop_last, c->seed,
                           &t->loader, err));
-    if (dp_loader_batches(t->loader) == 0)
-        return dp_fail(err, DP_ERROR_USAGE, "%lld training samples make no batch of %lld with --drop-last",
-                       (long long)dp_dataset_info_of(t->train)->samples, (long long)c->batch_size);
     if (t->valid)
         DP_TRY(dp_make_loader(t->context, t->valid, c->batch_size, c->workers, false, false, 0,
                               &t->valid_loader, err));

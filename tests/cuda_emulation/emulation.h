@@ -11,6 +11,7 @@
 
 #include <cfloat>
 #include <climits>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <math.h>
@@ -339,17 +340,23 @@ static inline int __ffs(int x)
     return __builtin_ffs(x);
 }
 
-// CUDA's min and max mix integer types as C's arithmetic does.
+// CUDA's min and max mix types as C's arithmetic does; of a number and a NaN they give the number.
 template <class A, class B> static inline std::common_type_t<A, B> min(A a, B b)
 {
     using T = std::common_type_t<A, B>;
-    return (T)b < (T)a ? (T)b : (T)a;
+    if constexpr (std::is_floating_point_v<T>)
+        return std::fmin((T)a, (T)b);
+    else
+        return (T)b < (T)a ? (T)b : (T)a;
 }
 
 template <class A, class B> static inline std::common_type_t<A, B> max(A a, B b)
 {
     using T = std::common_type_t<A, B>;
-    return (T)a < (T)b ? (T)b : (T)a;
+    if constexpr (std::is_floating_point_v<T>)
+        return std::fmax((T)a, (T)b);
+    else
+        return (T)a < (T)b ? (T)b : (T)a;
 }
 
 // ---- launching

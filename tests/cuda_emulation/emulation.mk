@@ -5,6 +5,7 @@
 #   EMULATION_AVAILABLE             "yes" if CUDA's headers (runtime, cuBLAS, cuDNN) are there, else empty
 #   EMULATION_LIB                   the emulation, in place of -lcudart -lcublas -lcudnn
 #   EMULATION_LDLIBS                what to link behind it
+#   EMULATION_SHARED_LDFLAGS        and how, if the result is a shared object
 #   EMULATION_KERNEL_OBJECTS        cuda/kernels/*.cu compiled by g++ on it
 #   CUDA_INCLUDES                   flags for C files that include CUDA's headers
 # and the same with EMULATION_TSAN_KERNEL_OBJECTS and EMULATION_TSAN_FLAGS for a program under ThreadSanitizer (the
@@ -24,6 +25,9 @@ EMULATION_AVAILABLE := $(if $(and $(wildcard $(CUDA_HOME)/include/cuda_runtime.h
 
 EMULATION_LIB := $(EMULATION_BUILD)/libemulation.a
 EMULATION_LDLIBS := -lstdc++ -lpthread -ldl -lm
+# In a shared object: a CUDA function that is not emulated must fail the link, and streams' threads must not outlive
+# their code.
+EMULATION_SHARED_LDFLAGS := -Wl,-z,defs -Wl,-z,nodelete
 # Without -fno-semantic-interposition position-independent code could inline nothing.
 EMULATION_CXXFLAGS := -std=c++17 -O2 -g -fPIC -fno-semantic-interposition -Wall -Wextra -MMD -MP
 

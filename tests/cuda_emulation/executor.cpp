@@ -47,6 +47,9 @@ class Executor
 {
   public:
     Executor();
+    ~Executor();
+    Executor(const Executor &) = delete;
+    Executor &operator=(const Executor &) = delete;
     void run(const Grid &grid);
     void barrier(const char *file, int line);
     int barrier_count(const char *file, int line, int predicate);
@@ -107,6 +110,13 @@ Executor::Executor()
     if (pages == MAP_FAILED || mprotect(pages, shared_capacity, PROT_READ | PROT_WRITE) != 0)
         emulation_fail("no memory for a block's shared memory");
     shared_pages = static_cast<char *>(pages);
+}
+
+Executor::~Executor()
+{
+    for (Fiber *fiber : all)
+        destroy_fiber(fiber);
+    munmap(shared_pages, shared_capacity + 4096);
 }
 
 // ---- the steps of every CUDA thread
@@ -414,12 +424,18 @@ const char *Executor::explain_address(const void *address)
 void run_grid(const Grid &grid)
 {
     if (!executor)
-        executor = new Executor; // for as long as the process lives: another launch on the stream will come
+        executor = new Executor; // another launch on the stream will come
     if (emulation_on_kernel)
         emulation_on_kernel(1);
     executor->run(grid);
     if (emulation_on_kernel)
         emulation_on_kernel(0);
+}
+
+void discard_executor()
+{
+    delete executor;
+    executor = nullptr;
 }
 
 const char *describe_position()

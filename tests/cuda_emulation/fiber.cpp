@@ -69,6 +69,17 @@ Fiber *make_fiber(void (*entry)())
     return fiber;
 }
 
+void destroy_fiber(Fiber *fiber)
+{
+    if (__tsan_destroy_fiber)
+        __tsan_destroy_fiber(fiber->tsan);
+    munmap(fiber->stack, fiber_stack_bytes);
+#ifndef __x86_64__
+    delete (ucontext_t *)fiber->stack_pointer;
+#endif
+    delete fiber;
+}
+
 void adopt_thread(Fiber *fiber)
 {
     fiber->tsan = __tsan_get_current_fiber ? __tsan_get_current_fiber() : nullptr;

@@ -19,6 +19,8 @@ constexpr size_t fiber_stack_bytes = 128 << 10;
 
 // A fiber that runs `entry` when it is first switched to; entry must not return.
 Fiber *make_fiber(void (*entry)());
+// Of a fiber that does not run.
+void destroy_fiber(Fiber *fiber);
 // Describes the calling host thread as a fiber.
 void adopt_thread(Fiber *fiber);
 void switch_fiber(Fiber *from, Fiber *to);

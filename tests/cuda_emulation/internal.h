@@ -130,9 +130,10 @@ bool accessible(const Gpu *gpu, const Gpu *owner);
 // Fails unless a kernel of `gpu` may access the range, and announces the access to the checkers.
 enum class Access { read, write };
 void check_operand(const char *what, Gpu *gpu, const void *address, size_t bytes, Access access);
-// Catches accesses to guard pages and freed memory in the calling thread, also when its stack has run out.
+// Catches accesses to guard pages and freed memory; with a stack of its own also where a CUDA thread has used
+// up its stack (null: no longer).
 void install_fault_handler();
-void use_alternate_stack();
+void use_alternate_stack(void *stack, size_t bytes);
 void free_all(Gpu *gpu);
 void check_canaries_of_live_allocations();
 
@@ -166,6 +167,8 @@ struct Grid {
 };
 
 void run_grid(const Grid &grid);
+// At the end of a stream's thread.
+void discard_executor();
 // What the calling thread runs, for reports: "kernel k, block (1,0,0), thread (5,0,0)" or "no kernel".
 const char *describe_position();
 // What the executor of the calling thread keeps at the address (a guard page of its own), or null.

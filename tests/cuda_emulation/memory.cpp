@@ -8,7 +8,6 @@
 
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <sys/mman.h>
 
@@ -204,13 +203,13 @@ void install_fault_handler()
     sigaction(SIGSEGV, &action, &previous_action);
 }
 
-void use_alternate_stack()
+void use_alternate_stack(void *memory, size_t bytes)
 {
-    static const size_t bytes = 64 << 10;
     stack_t stack = {};
-    stack.ss_sp = malloc(bytes); // for as long as the process lives
+    stack.ss_sp = memory;
     stack.ss_size = bytes;
-    if (!stack.ss_sp || sigaltstack(&stack, nullptr) != 0)
+    stack.ss_flags = memory ? 0 : SS_DISABLE;
+    if (sigaltstack(&stack, nullptr) != 0)
         emulation_fail("no alternate signal stack");
 }
 

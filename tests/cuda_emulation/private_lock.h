@@ -23,6 +23,7 @@ void __tsan_write_range(void *, unsigned long) __attribute__((weak));
 void *__tsan_get_current_fiber(void) __attribute__((weak));
 void *__tsan_create_fiber(unsigned) __attribute__((weak));
 void __tsan_switch_to_fiber(void *, unsigned) __attribute__((weak));
+void __tsan_destroy_fiber(void *) __attribute__((weak));
 void AnnotateIgnoreReadsBegin(const char *, int) __attribute__((weak));
 void AnnotateIgnoreReadsEnd(const char *, int) __attribute__((weak));
 void AnnotateIgnoreWritesBegin(const char *, int) __attribute__((weak));

@@ -65,25 +65,27 @@ static void finish(CUstream_st *stream, Operation *operation)
     delete operation;
 }
 
+// The next operation; null when the stream is closing and all is done.
+static Operation *take_operation(CUstream_st *stream)
+{
+    Guard guard(runtime().mutex);
+    while (!stream->first && !stream->closing)
+        stream->work_arrived.wait(guard);
+    Operation *operation = stream->first;
+    if (operation) {
+        stream->first = operation->next;
+        if (!stream->first)
+            stream->last = &stream->first;
+    }
+    return operation;
+}
+
 static void *run_stream(void *opaque)
 {
     auto *stream = static_cast<CUstream_st *>(opaque);
-    use_alternate_stack();
-    for (;;) {
-        Operation *operation;
-        {
-            Guard guard(runtime().mutex);
-            while (!stream->first && !stream->closing)
-                stream->work_arrived.wait(guard);
-            operation = stream->first;
-            if (!operation) {
-                delete stream; // closing, and all is done
-                return nullptr;
-            }
-            stream->first = operation->next;
-            if (!stream->first)
-                stream->last = &stream->first;
-        }
+    std::vector<char> signal_stack(64 << 10);
+    use_alternate_stack(signal_stack.data(), signal_stack.size());
+    while (Operation *operation = take_operation(stream)) {
         random_delay(stream);
         happens_after(operation);
         if (operation->work)
@@ -91,6 +93,10 @@ static void *run_stream(void *opaque)
         happens_before(stream); // for cudaStreamQuery
         finish(stream, operation);
     }
+    discard_executor();
+    delete stream;
+    use_alternate_stack(nullptr, 0);
+    return nullptr;
 }
 
 static bool is_default(cudaStream_t stream)

@@ -9,7 +9,8 @@ MAKE=${MAKE:-make}
 PYTHON=${PYTHON:-python3}
 base=${BUILD:-build}
 logs=$base/logs
-unset MAKEFLAGS MFLAGS MAKELEVEL BUILD # the builds below are not part of the make that called this
+# The builds below are no part of the make that called this, and a setting of the user's own is no part of the tests.
+unset MAKEFLAGS MFLAGS MAKELEVEL BUILD DPTRAIN DPTRAIN_LOGICAL_DEVICES OMP_NUM_THREADS
 mkdir -p "$logs" || exit 1
 . tests/tools/steps.sh
 

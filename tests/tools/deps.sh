@@ -48,7 +48,7 @@ trap 'exit 1' INT TERM
 compiles() { # compiles COMPILER HEADER [LIBRARY]
     printf '#include <%s>\nint main(void) { return 0; }\n' "$2" >"$scratch/probe.c"
     # shellcheck disable=SC2086 # flags are words
-    $1 ${CPPFLAGS:-} "$scratch/probe.c" ${LDFLAGS:-} ${3:-} -o "$scratch/probe" >/dev/null 2>&1
+    $1 ${CPPFLAGS:-} "$scratch/probe.c" ${LDFLAGS:-} ${3:-} -o "$scratch/probe" </dev/null >/dev/null 2>&1
 }
 
 present() { # present KIND ARGUMENT...
@@ -57,7 +57,7 @@ present() { # present KIND ARGUMENT...
     header) compiles "$CC" "$2" "${3:-}" ;;
     clang-header) compiles clang "$2" ;;
     file) [ -e "$2" ] ;;
-    python) "$PYTHON" -c "import $2" >/dev/null 2>&1 ;;
+    python) "$PYTHON" -c "import $2" </dev/null >/dev/null 2>&1 ;;
     esac
 }
 

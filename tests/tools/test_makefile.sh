@@ -33,7 +33,7 @@ expect() { # expect NAME STATUS TEXT COMMAND...: exit status, and a text in the 
 bare=$tmp/bare
 mkdir "$bare"
 for tool in make sh bash echo cat mkdir mktemp printf rm touch id tr; do
-    ln -s "$(command -v $tool)" "$bare/$tool"
+    ln -s "$(type -P $tool)" "$bare/$tool"
 done
 expect 'help without a compiler' 0 'make demo' env PATH="$bare" make help
 expect 'a missing compiler is named' 2 'missing: the C compiler (gcc)' env PATH="$bare" make
@@ -49,7 +49,7 @@ lacks() { # lacks NAME PATTERN: a compiler in $tmp/NAME that fails if its argume
 for argument in "\$@"; do
     case \$argument in
     '$2') exit 1 ;;
-    *.c) ! grep -qF '$2' "\$argument" || exit 1 ;;
+    *.c) ! grep -qFe '$2' "\$argument" || exit 1 ;;
     esac
 done
 COMPILER

@@ -214,7 +214,7 @@ static void leave_report(void)
 
 START_TEST(report_at_exit)
 {
-    char path[] = "/tmp/emulation_report_XXXXXX", text[2048];
+    char path[] = P_tmpdir "/emulation_report_XXXXXX", text[2048];
     int file = mkstemp(path);
     ck_assert_int_ge(file, 0);
     use_gpus("3");

@@ -1,0 +1,151 @@
+# The CUDA backend. Included by the top Makefile, or used alone from the repository's root:
+#     make -f cuda/cuda.mk cuda            builds $(BUILD)/libdptrain_cuda.so, if the toolkit is there
+#     make -f cuda/cuda.mk cuda-report     says what was found
+#
+# Settings: CUDA=0 (never) or 1 (an error if it cannot be built); CUDA_HOME, CUDNN_HOME; CUDA_ARCH="75 90".
+# What others use:
+#   CUDA_AVAILABLE       "yes" if the backend can be built, else empty; CUDA_REASON says why not
+#   CUDA_LIB             the shared object
+#   CUDA_BACKEND_OBJECTS its C half, position-independent: with EMULATION_KERNEL_OBJECTS and EMULATION_LIB of
+#                        tests/cuda_emulation/emulation.mk it is the backend on the emulation
+#   CUDA_BASE_OBJECTS    what the backend needs of the library, position-independent
+#   CUDA_TEST_OPS, CUDA_TEST_PLANS, CUDA_EMULATED_TEST_OPS   test programs (see tests/cuda)
+#
+# Nothing runs while this is read, and it can be read where nothing is installed.
+
+BUILD    ?= build
+CUDA     ?=
+CUDA_ARCH ?= 75 80 86 89 90
+ifneq ($(filter default undefined,$(origin CC)),)
+CC := gcc
+endif
+
+# ---- what is there
+
+# nvcc may be a link in /usr/bin to the toolkit's own.
+CUDA_NVCC_ON_PATH := $(firstword $(realpath $(wildcard $(addsuffix /nvcc,$(subst :, ,$(PATH))))))
+CUDA_HOME ?= $(if $(CUDA_NVCC_ON_PATH),$(patsubst %/bin/nvcc,%,$(CUDA_NVCC_ON_PATH)),/usr/local/cuda)
+CUDA_NVCC := $(firstword $(wildcard $(CUDA_HOME)/bin/nvcc))
+
+# The first of some directories that holds a file.
+cuda_directory_with = $(patsubst %/,%,$(dir $(firstword $(wildcard $(addsuffix /$(1),$(2))))))
+CUDA_LIB_DIRS := $(CUDA_HOME)/lib64 $(CUDA_HOME)/targets/x86_64-linux/lib $(CUDA_HOME)/lib \
+    /usr/lib/x86_64-linux-gnu /usr/lib/aarch64-linux-gnu
+CUDNN_INCLUDE_DIR := $(call cuda_directory_with,cudnn_graph.h,$(if $(CUDNN_HOME),$(CUDNN_HOME)/include, \
+    $(CUDA_HOME)/include /usr/include /usr/include/x86_64-linux-gnu /usr/include/aarch64-linux-gnu))
+CUDNN_LIB_DIR := $(call cuda_directory_with,libcudnn.so,$(if $(CUDNN_HOME),$(CUDNN_HOME)/lib64 $(CUDNN_HOME)/lib, \
+    $(CUDA_LIB_DIRS)))
+CUDA_LIB_DIR := $(call cuda_directory_with,libcudart.so,$(CUDA_LIB_DIRS))
+CUBLAS_LIB_DIR := $(call cuda_directory_with,libcublas.so,$(CUDA_LIB_DIRS))
+
+CUDA_REASON := $(strip \
+    $(if $(filter 0,$(CUDA)),switched off by CUDA=0, \
+    $(if $(CUDA_NVCC),,nvcc is neither on PATH nor in $(CUDA_HOME)/bin: set CUDA_HOME) \
+    $(if $(CUDA_NVCC),$(if $(CUDA_LIB_DIR),,libcudart.so is not in $(CUDA_HOME): set CUDA_HOME)) \
+    $(if $(CUDA_NVCC),$(if $(and $(CUBLAS_LIB_DIR),$(wildcard $(CUDA_HOME)/include/cublas_v2.h)),,cuBLAS is not in $(CUDA_HOME))) \
+    $(if $(CUDA_NVCC),$(if $(and $(CUDNN_INCLUDE_DIR),$(CUDNN_LIB_DIR)),,cuDNN 9 (cudnn_graph.h and libcudnn.so) was not found: set CUDNN_HOME))))
+CUDA_AVAILABLE := $(if $(CUDA_REASON),,yes)
+
+# ---- how to build
+
+CUDA_BUILD := $(BUILD)/cuda
+CUDA_LIB   := $(BUILD)/libdptrain_cuda.so
+
+CUDA_SYSTEM_INCLUDES := -isystem $(CUDA_HOME)/include \
+    $(if $(filter-out $(CUDA_HOME)/include /usr/include,$(CUDNN_INCLUDE_DIR)),-isystem $(CUDNN_INCLUDE_DIR))
+CUDA_CPPFLAGS := -D_GNU_SOURCE -I. -Iinclude -Isrc $(CUDA_SYSTEM_INCLUDES)
+CUDA_CFLAGS := -std=c17 -O2 -g -fPIC -fvisibility=hidden -Wall -Wextra $(if $(WERROR),-Werror) -MMD -MP -pthread $(CFLAGS) \
+    $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer)
+
+cuda_comma := ,
+CUDA_GENCODE := $(foreach a,$(CUDA_ARCH),-gencode arch=compute_$(a)$(cuda_comma)code=sm_$(a)) \
+    -gencode arch=compute_$(lastword $(CUDA_ARCH)),code=compute_$(lastword $(CUDA_ARCH))
+CUDA_NVCCFLAGS := -std=c++17 -O3 -lineinfo -ccbin g++ $(CUDA_GENCODE) -MD -MP \
+    -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wextra $(if $(WERROR),-Werror all-warnings)
+CUDA_LDFLAGS := $(foreach d,$(sort $(CUDA_LIB_DIR) $(CUBLAS_LIB_DIR) $(CUDNN_LIB_DIR)),-L$(d) -Wl,-rpath,$(d))
+CUDA_LDLIBS  := -lcudnn -lcublas -lcudart -lm -pthread
+
+CUDA_C_SOURCES      := $(wildcard cuda/*.c)
+CUDA_KERNEL_SOURCES := $(wildcard cuda/kernels/*.cu)
+CUDA_BASE_SOURCES   := src/base/error.c src/base/memory.c src/device/device.c
+CUDA_BACKEND_OBJECTS := $(CUDA_C_SOURCES:%.c=$(CUDA_BUILD)/%.o)
+CUDA_KERNEL_OBJECTS  := $(CUDA_KERNEL_SOURCES:%.cu=$(CUDA_BUILD)/%.o)
+CUDA_BASE_OBJECTS    := $(CUDA_BASE_SOURCES:%.c=$(CUDA_BUILD)/%.o)
+
+.PHONY: cuda cuda-report cuda-tests
+
+# Rebuilds when flags change.
+CUDA_FLAGS_FILE := $(CUDA_BUILD)/flags
+CUDA_FLAGS_TEXT := $(CC) $(CUDA_CPPFLAGS) $(CUDA_CFLAGS) $(CUDA_NVCC) $(CUDA_NVCCFLAGS) $(CUDA_LDFLAGS)
+ifneq ($(strip $(file <$(CUDA_FLAGS_FILE))),$(strip $(CUDA_FLAGS_TEXT)))
+.PHONY: $(CUDA_FLAGS_FILE)
+endif
+$(CUDA_FLAGS_FILE):
+	@mkdir -p $(@D)
+	@printf '%s\n' '$(CUDA_FLAGS_TEXT)' >$@
+
+$(CUDA_BUILD)/%.o: %.c $(CUDA_FLAGS_FILE)
+	@mkdir -p $(@D)
+	@echo '  CC   $<'
+	@$(CC) $(CUDA_CPPFLAGS) $(CUDA_CFLAGS) -c $< -o $@
+
+$(CUDA_BUILD)/%.o: %.cu $(CUDA_FLAGS_FILE)
+	@mkdir -p $(@D)
+	@echo '  NVCC $<'
+	@$(CUDA_NVCC) $(CUDA_NVCCFLAGS) -c $< -o $@
+
+# One symbol is exported, whatever the compilers say of the rest.
+$(CUDA_LIB): $(CUDA_BACKEND_OBJECTS) $(CUDA_KERNEL_OBJECTS) $(CUDA_BASE_OBJECTS) cuda/exports.map
+	@mkdir -p $(@D)
+	@echo '  LINK $@'
+	@$(CC) -shared -Wl,-soname,$(@F) -Wl,--version-script=cuda/exports.map -Wl,-z,defs \
+	  $(filter %.o,$^) $(CUDA_LDFLAGS) $(CUDA_LDLIBS) -lstdc++ -o $@
+
+cuda: cuda-report $(if $(CUDA_AVAILABLE),$(CUDA_LIB))
+
+cuda-report:
+ifneq ($(CUDA_AVAILABLE),)
+	@echo 'CUDA: yes ($(CUDA_NVCC), cuDNN in $(CUDNN_LIB_DIR); sm_$(subst $() , sm_,$(strip $(CUDA_ARCH))))'
+else
+	@echo 'CUDA: no ($(CUDA_REASON))'
+ifeq ($(CUDA),1)
+	@echo 'CUDA=1 was asked for, but the CUDA backend cannot be built' >&2; exit 1
+endif
+endif
+
+# ---- tests: on real libraries (with no GPU only the plans are made), and on the emulation
+
+CUDA_OPS_SOURCES := $(filter-out tests/ops/test_%.c,$(wildcard tests/ops/*.c)) tests/cuda/test_ops_cuda.c \
+    src/base/thread.c
+CUDA_OPS_OBJECTS := $(CUDA_OPS_SOURCES:%.c=$(CUDA_BUILD)/%.o)
+CUDA_TEST_OPS    := $(BUILD)/tests/test_ops_cuda
+CUDA_TEST_PLANS  := $(BUILD)/tests/deviceless_plans
+CUDA_EMULATED_TEST_OPS := $(BUILD)/tests/test_ops_cuda_emulated
+CUDA_CHECK_LIBS  := -lcheck -lsubunit -lrt
+
+$(CUDA_BUILD)/tests/%.o: CUDA_CPPFLAGS += -Itests/ops
+
+$(CUDA_TEST_OPS): $(CUDA_OPS_OBJECTS) $(CUDA_BACKEND_OBJECTS) $(CUDA_KERNEL_OBJECTS) $(CUDA_BASE_OBJECTS)
+	@mkdir -p $(@D)
+	@echo '  LINK $@'
+	@$(CC) $^ $(CUDA_LDFLAGS) $(CUDA_LDLIBS) $(CUDA_CHECK_LIBS) -lstdc++ -o $@
+
+$(CUDA_TEST_PLANS): $(CUDA_BUILD)/tests/cuda/deviceless_plans.o $(CUDA_BUILD)/cuda/conv_plan.o \
+    $(CUDA_BUILD)/cuda/check.o $(CUDA_BASE_OBJECTS)
+	@mkdir -p $(@D)
+	@echo '  LINK $@'
+	@$(CC) $^ $(CUDA_LDFLAGS) $(CUDA_LDLIBS) -o $@
+
+# Needs tests/cuda_emulation/emulation.mk.
+$(CUDA_EMULATED_TEST_OPS): $(CUDA_OPS_OBJECTS) $(CUDA_BACKEND_OBJECTS) $(CUDA_BASE_OBJECTS) \
+    $(EMULATION_KERNEL_OBJECTS) $(EMULATION_LIB)
+	@mkdir -p $(@D)
+	@echo '  LINK $@'
+	@$(CC) -rdynamic $^ $(CUDA_CHECK_LIBS) $(EMULATION_LDLIBS) -o $@
+
+cuda-tests: $(CUDA_TEST_OPS) $(CUDA_TEST_PLANS)
+	$(CUDA_TEST_PLANS) tests/cuda/devices/*.json
+	$(CUDA_TEST_OPS)
+
+-include $(patsubst %.o,%.d,$(CUDA_BACKEND_OBJECTS) $(CUDA_KERNEL_OBJECTS) $(CUDA_BASE_OBJECTS) $(CUDA_OPS_OBJECTS) \
+    $(CUDA_BUILD)/tests/cuda/deviceless_plans.d)

@@ -1,0 +1,139 @@
+/* The model directory and the log: who may write where, and what survives a failure. */
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "harness.h"
+
+#define SMALL "train --model linear --data synthetic:64 --batch-size 16 --n-epoch 2 --quiet "
+
+START_TEST(a_run_leaves_its_checkpoints)
+{
+    assert_succeeds(dptrain(SMALL "--model-dir deep/er --save deep/er/final.safetensors"));
+    ck_assert(file_exists("deep/er/model_epoch_0.safetensors"));
+    ck_assert(file_exists("deep/er/model_epoch_1.safetensors"));
+    ck_assert(file_exists("deep/er/model_best.safetensors"));
+    ck_assert(file_exists("deep/er/log.jsonl"));
+    ck_assert(!file_exists("model"));
+    dp_safetensors *last = open_weights("deep/er/model_epoch_1.safetensors");
+    dp_safetensors *final = open_weights("deep/er/final.safetensors");
+    for (int i = 0; i < 7840; i++)
+        ck_assert_float_eq(element(last, "weight", i), element(final, "weight", i));
+    dp_safetensors_close(last);
+    dp_safetensors_close(final);
+}
+END_TEST
+
+START_TEST(the_best_is_that_of_the_lowest_validation_loss)
+{
+    assert_succeeds(dptrain(SMALL "--n-epoch 5 --lr 0.5")); /* random labels: it soon gets worse */
+    json_t *epochs = read_log("model/log.jsonl", "epoch");
+    int best = 0;
+    for (int e = 1; e < 5; e++)
+        if (number_of(at(epochs, e), "valid_loss") < number_of(at(epochs, best), "valid_loss"))
+            best = e;
+    json_decref(epochs);
+    char name[64];
+    snprintf(name, sizeof name, "model/model_epoch_%d.safetensors", best);
+    assert_same_file(name, "model/model_best.safetensors");
+}
+END_TEST
+
+START_TEST(a_directory_that_holds_checkpoints_is_not_overwritten_by_chance)
+{
+    assert_succeeds(dptrain(SMALL "--n-epoch 3"));
+    json_t *before = read_log("model/log.jsonl", NULL);
+    const run *r = dptrain(SMALL);
+    assert_fails(r, 2, "'model' already holds a checkpoint (model_");
+    assert_contains(r->err, "use --overwrite to start afresh or another --model-dir");
+    json_t *after = read_log("model/log.jsonl", NULL);
+    ck_assert(json_equal(before, after)); /* the log is as it was */
+    json_decref(before);
+    json_decref(after);
+    /* nor by a run that fails before its first step */
+    assert_fails(dptrain(SMALL "--overwrite --log nowhere/log"), 1, "'nowhere/log'");
+    assert_fails(dptrain(SMALL "--overwrite --save nowhere/w"), 1, "'nowhere/w'");
+    ck_assert(file_exists("model/model_epoch_2.safetensors"));
+    assert_succeeds(dptrain(SMALL "--overwrite"));
+    ck_assert(!file_exists("model/model_epoch_2.safetensors"));
+    ck_assert(file_exists("model/model_epoch_1.safetensors"));
+}
+END_TEST
+
+START_TEST(one_run_at_a_time_uses_a_directory)
+{
+    ck_assert_int_eq(mkdir("model", 0777), 0);
+    int lock = open("model/.lock", O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    ck_assert_int_ge(lock, 0);
+    ck_assert_int_eq(flock(lock, LOCK_EX), 0);
+    assert_fails(dptrain(SMALL), 1, "another run is using 'model'");
+    close(lock);
+    assert_succeeds(dptrain(SMALL));
+}
+END_TEST
+
+START_TEST(a_file_in_the_place_of_the_directory_is_an_error)
+{
+    FILE *f = fopen("model", "w");
+    ck_assert_ptr_nonnull(f);
+    fclose(f);
+    assert_fails(dptrain(SMALL), 1, "'model'");
+    assert_fails(dptrain(SMALL "--model-dir model/below"), 1, "'model");
+}
+END_TEST
+
+/* A disk that fills up: the log fits, the checkpoint does not. */
+START_TEST(a_full_disk_ends_the_run_and_spoils_no_checkpoint)
+{
+    /* in blocks of 512 bytes */
+    assert_fails(dptrain_shell("ulimit -f 40; %s " SMALL "--model-dir other"), 1, "cannot write");
+    ck_assert(!file_exists("other/model_epoch_0.safetensors"));
+    ck_assert(!file_exists("other/model_best.safetensors"));
+    /* not even the log's first line */
+    assert_fails(dptrain_shell("ulimit -f 1; %s " SMALL "--model-dir third"), 1,
+                 "cannot write 'third/log.jsonl'");
+}
+END_TEST
+
+START_TEST(names_that_are_not_text_are_logged_as_far_as_they_go)
+{
+    assert_succeeds(dptrain(SMALL "--model-dir m\xff"));
+    json_t *start = read_log("m\xff/log.jsonl", "start");
+    assert_contains(list_of(at(start, 0), "command"), "\"m?\"");
+    json_decref(start);
+}
+END_TEST
+
+START_TEST(a_result_that_cannot_be_printed_is_an_error)
+{
+    assert_fails(dptrain_shell("%s " SMALL ">/dev/full"), 1, "cannot write to standard output");
+    ck_assert(file_exists("model/model_best.safetensors"));
+    /* with stdout closed, the result must not land in the first file that is opened */
+    assert_fails(dptrain_shell("%s " SMALL "--overwrite >&-"), 1, "cannot write to standard output");
+    json_t *events = read_log("model/log.jsonl", NULL); /* every line is an object */
+    json_decref(events);
+    struct stat lock;
+    ck_assert_int_eq(stat("model/.lock", &lock), 0);
+    ck_assert_int_eq(lock.st_size, 0);
+}
+END_TEST
+
+Suite *files_suite(void)
+{
+    Suite *s = suite_create("files");
+    TCase *c = tcase_create("files");
+    tcase_set_timeout(c, 60);
+    tcase_add_checked_fixture(c, harness_enter, harness_leave);
+    tcase_add_test(c, a_run_leaves_its_checkpoints);
+    tcase_add_test(c, the_best_is_that_of_the_lowest_validation_loss);
+    tcase_add_test(c, a_directory_that_holds_checkpoints_is_not_overwritten_by_chance);
+    tcase_add_test(c, one_run_at_a_time_uses_a_directory);
+    tcase_add_test(c, a_file_in_the_place_of_the_directory_is_an_error);
+    tcase_add_test(c, a_full_disk_ends_the_run_and_spoils_no_checkpoint);
+    tcase_add_test(c, names_that_are_not_text_are_logged_as_far_as_they_go);
+    tcase_add_test(c, a_result_that_cannot_be_printed_is_an_error);
+    suite_add_tcase(s, c);
+    return s;
+}

@@ -1,0 +1,65 @@
+/* Runs dptrain as a user does: the program in the environment variable DPTRAIN (build/dptrain by default), in
+ * a directory of the test's own. */
+#ifndef DP_TESTS_CLI_HARNESS_H
+#define DP_TESTS_CLI_HARNESS_H
+
+#include <check.h>
+#include <jansson.h>
+#include <stdbool.h>
+
+#include "io/safetensors.h"
+
+/* Makes DPTRAIN's path absolute; false, with a message, if there is no such program. */
+bool harness_find_program(void);
+/* A fixture: a fresh working directory, removed at the end. */
+void harness_enter(void);
+void harness_leave(void);
+
+typedef struct run {
+    int code; /* exit code; -1 if a signal ended it */
+    char out[1 << 16], err[1 << 16];
+} run;
+
+/* The arguments are split at spaces. The result stays valid until the next call. */
+const run *dptrain(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* The same with its streams redirected by the shell ("%s" in `shell` stands for the program). */
+const run *dptrain_shell(const char *shell);
+/* One argument a string, NULL at the end. */
+const run *dptrain_args(const char *const *args);
+
+/* Exit code, exactly one line on stderr, "dptrain: error: " and `text` in it. */
+void assert_fails(const run *r, int code, const char *text);
+void assert_succeeds(const run *r);
+void assert_contains(const char *text, const char *part);
+void assert_lacks(const char *text, const char *part);
+/* The last line of text, without its end. Valid until the next call. */
+const char *last_line(const char *text);
+
+bool file_exists(const char *path);
+void assert_same_file(const char *a, const char *b);
+
+/* The events of a log that are of one kind, or all (NULL). Owner: the caller, json_decref. */
+json_t *read_log(const char *path, const char *event);
+/* Event number i of the list; a negative i counts from its end. */
+const json_t *at(const json_t *events, int i);
+double number_of(const json_t *event, const char *key);
+const char *string_of(const json_t *event, const char *key);
+/* An array of integers as "[8,8]". */
+const char *list_of(const json_t *event, const char *key);
+
+/* ---- files to train from ---- */
+
+/* Element i of tensor `name` of a file. */
+float element(const dp_safetensors *file, const char *name, int64_t i);
+dp_safetensors *open_weights(const char *path);
+/* data.safetensors: x [n, 4] and y [n, 2] float32. */
+void write_values(const char *path, int64_t n);
+/* A directory of MNIST-named files: 4x4 images, label = position of the bright pixel, 4 classes. */
+void write_idx(const char *directory, int train, int test);
+
+Suite *usage_suite(void);
+Suite *train_suite(void);
+Suite *files_suite(void);
+Suite *weights_suite(void);
+
+#endif

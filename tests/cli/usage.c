@@ -1,0 +1,200 @@
+/* What is asked wrongly, and what is asked for help. */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "harness.h"
+
+typedef struct mistake {
+    const char *line;
+    int code;
+    const char *text;
+} mistake;
+
+static const mistake mistakes[] = {
+    {"", 2, "a command is needed"},
+    {"trian", 2, "unknown command 'trian'; did you mean 'train'?"},
+    {"bench", 2, "unknown command 'bench'"},
+    {"--batch-size 4", 2, "unknown command '--batch-size'"},
+    /* options */
+    {"train --batchsize 4", 2, "unknown option '--batchsize'; did you mean '--batch-size'?"},
+    {"train --batch_siez=4", 2, "unknown option '--batch-siez'; did you mean '--batch-size'?"},
+    {"train --resume auto", 2, "unknown option '--resume'"},
+    {"train --width 64", 2, "unknown option '--width'"},
+    {"train --json", 2, "unknown option '--json'"},
+    {"eval --model lenet", 2, "unknown option '--model'"},
+    {"train 64", 2, "unexpected argument '64'"},
+    {"train -b 64", 2, "unexpected argument '-b'"},
+    {"train --", 2, "unexpected argument '--'"},
+    {"train --batch-size", 2, "option '--batch-size' needs a value"},
+    {"train --quiet=1", 2, "option '--quiet' takes no value"},
+    {"train --quiet 1", 2, "unexpected argument '1'"},
+    /* numbers */
+    {"train --batch-size 4x", 2, "--batch-size '4x'"},
+    {"train --batch-size 0", 2, "--batch-size '0'"},
+    {"train --batch-size -4", 2, "--batch-size '-4'"},
+    {"train --batch-size 4.5", 2, "--batch-size '4.5'"},
+    {"train --batch-size=", 2, "--batch-size ''"},
+    {"train --batch-size 99999999999999999999", 2, "--batch-size '99999999999999999999'"},
+    {"train --n-epoch 0", 2, "--n-epoch '0'"},
+    {"train --max-steps 0", 2, "--max-steps '0'"},
+    {"train --lr 0", 2, "--lr '0': a number above 0 is needed"},
+    {"train --lr nan", 2, "--lr 'nan'"},
+    {"train --lr inf", 2, "--lr 'inf'"},
+    {"train --lr 1e999", 2, "--lr '1e999'"},
+    {"train --lr 0x1p-3", 2, "--lr '0x1p-3'"},
+    {"train --lr 0.1.2", 2, "--lr '0.1.2'"},
+    {"train --momentum 1", 2, "--momentum '1': a number of at least 0 and below 1 is needed"},
+    {"train --momentum -0.1", 2, "--momentum '-0.1'"},
+    {"train --weight-decay -1", 2, "--weight-decay '-1'"},
+    {"train --valid-split 1", 2, "--valid-split '1'"},
+    {"train --accumulation-steps -1", 2, "--accumulation-steps '-1'"},
+    {"train --num-workers 0", 2, "--num-workers '0'"},
+    {"train --print-freq 0", 2, "--print-freq '0'"},
+    {"train --seed -1", 2, "--seed '-1'"},
+    {"train --hidden 16,,16", 2, "--hidden '16,,16'"},
+    {"train --model mlp --hidden 16,0", 2, "--hidden '0'"},
+    {"train --num-classes 0", 2, "--num-classes '0'"},
+    {"train --threads-per-device 0", 2, "--threads-per-device '0'"},
+    {"train --logical-devices 65", 2, "--logical-devices '65'"},
+    {"eval --init x --batch-size 0", 2, "--batch-size '0'"},
+    /* names */
+    {"train --device gpu", 2, "--device 'gpu'"},
+    {"train --device cud", 2, "did you mean 'cuda'?"},
+    {"train --optimizer adam", 2, "--optimizer 'adam' is unknown; did you mean 'adamw'?"},
+    {"train --loss cross-entropy", 2, "did you mean 'cross_entropy'?"},
+    {"train --loss-mode gathered", 2, "did you mean 'gather'?"},
+    {"train --lr-scale sqrt", 2, "--lr-scale 'sqrt'"},
+    {"train --conv winograd", 2, "--conv 'winograd'"},
+    {"train --split even", 2, "--split 'even'"},
+    {"train --model lenett", 2, "unknown model 'lenett'; did you mean 'lenet'?"},
+    {"train --model resnet18", 2, "unknown model 'resnet18'"},
+    {"train --data mnist", 2, "unknown data 'mnist'"},
+    {"train --data synthetic:0", 2, "'synthetic:0'"},
+    /* what does not go together, or is of no use */
+    {"train --batch-size 8 --batch-per-device 4", 2, "exclude each other"},
+    {"train --nesterov --momentum 0", 2, "--nesterov needs a --momentum above 0"},
+    {"train --optimizer adamw --nesterov", 2, "--nesterov is for sgd"},
+    {"train --optimizer adamw --momentum 0.9", 2, "--momentum is for sgd"},
+    {"train --model lenet --dropout 0.5", 2, "no use for --dropout"},
+    {"train --model lenet --hidden 64", 2, "no use for --hidden"},
+    {"train --mean 0.5", 2, "--mean and --std go together"},
+    {"train --init-partial", 2, "--init-partial needs --init"},
+    {"train --freeze a,,b", 2, "--freeze 'a,,b'"},
+    {"train --data synthetic:64 --loss mse", 2, "--loss mse does not fit the data"},
+    {"train --data synthetic:64 --pos-weight 2", 2, "--pos-weight is for --loss bce_with_logits"},
+    {"train --data synthetic:4 --batch-size 8 --drop-last --quiet", 2, "do not fill a batch of 8"},
+    {"eval", 2, "eval needs --init FILE"},
+    /* devices */
+    {"train --device cuda", 1, "CUDA is not available: this build has no CUDA backend; use --device cpu"},
+    {"train --device-ids 0,x", 2, "--device-ids 'x'"},
+    {"train --device-ids 0,0 --data synthetic:64 --quiet", 2, "device id 0 is listed twice"},
+    {"train --logical-devices 2 --device-ids 0,7 --data synthetic:64 --quiet", 2, "cpu:0 to cpu:1"},
+    {"train --logical-devices 2 --device-ids 0 --output-device 1 --data synthetic:64 --quiet", 2,
+     "output device 1"},
+    {"train --logical-devices 2 --split 1,2,3 --data synthetic:64 --quiet", 2, "3 shares for 2 devices"},
+    {"train --logical-devices 2 --split 0,0 --data synthetic:64 --quiet", 2, "share"},
+    /* files that are not there */
+    {"train --data idx:nowhere --quiet", 1, "'nowhere'"},
+    {"train --data safetensors:nowhere --quiet", 1, "'nowhere'"},
+    {"train --data synthetic:64 --init nowhere --quiet", 1, "'nowhere'"},
+    {"train --data synthetic:64 --save nowhere/w.safetensors --quiet", 1, "'nowhere/w.safetensors'"},
+    {"train --data synthetic:64 --log nowhere/log.jsonl --quiet", 1, "'nowhere/log.jsonl'"},
+    {"train --data synthetic:64 --save . --quiet", 1, "it is a directory"},
+    {"eval --init nowhere --data synthetic:64", 1, "'nowhere'"},
+};
+
+START_TEST(a_mistake_is_one_line_and_an_exit_code)
+{
+    const mistake *m = &mistakes[_i];
+    const run *r = dptrain("%s", m->line);
+    assert_fails(r, m->code, m->text);
+    ck_assert_str_eq(r->out, "");
+    ck_assert(!file_exists("model/model_best.safetensors"));
+}
+END_TEST
+
+START_TEST(a_message_is_one_line_whatever_was_typed)
+{
+    assert_fails(dptrain_args((const char *[]){"tr\nain", NULL}), 2, "'tr?ain'");
+    assert_fails(dptrain_args((const char *[]){"train", "--data", "", NULL}), 2, "''");
+    char endless[5000];
+    memset(endless, 'a', sizeof endless - 1);
+    endless[sizeof endless - 1] = 0;
+    endless[0] = endless[1] = '-';
+    assert_fails(dptrain_args((const char *[]){"train", endless, NULL}), 2, "unknown option");
+}
+END_TEST
+
+START_TEST(the_environment_is_checked_too)
+{
+    setenv("DPTRAIN_LOGICAL_DEVICES", "many", 1);
+    assert_fails(dptrain("train --data synthetic:64 --quiet"), 2, "DPTRAIN_LOGICAL_DEVICES 'many'");
+    setenv("DPTRAIN_LOGICAL_DEVICES", "65", 1);
+    assert_fails(dptrain("train --data synthetic:64 --quiet"), 2, "DPTRAIN_LOGICAL_DEVICES '65'");
+}
+END_TEST
+
+static void assert_help(const run *r)
+{
+    assert_succeeds(r);
+    ck_assert_str_eq(r->err, "");
+    assert_contains(r->out, "usage: dptrain");
+    for (const char *line = r->out; *line; line += strcspn(line, "\n") + 1)
+        ck_assert_msg(strcspn(line, "\n") <= 80, "wider than 80 columns: %s", line);
+}
+
+START_TEST(help_is_on_stdout_and_fits_a_terminal)
+{
+    assert_help(dptrain("--help"));
+    assert_help(dptrain("train --help"));
+    const run *r = dptrain("train --data synthetic:64 --help");
+    assert_help(r);
+    assert_contains(r->out, "--batch-size B");
+    assert_contains(r->out, "[64]");
+    assert_lacks(r->out, "--json");
+    r = dptrain("eval --help");
+    assert_help(r);
+    assert_contains(r->out, "--json");
+    assert_lacks(r->out, "--lr ");
+}
+END_TEST
+
+START_TEST(version_and_models_are_listed)
+{
+    const run *r = dptrain("--version");
+    assert_succeeds(r);
+    ck_assert_int_eq(strncmp(r->out, "dptrain ", 8), 0);
+    r = dptrain("train --model list");
+    assert_succeeds(r);
+    ck_assert_str_eq(r->out, "linear\nmlp\nlenet\n");
+}
+END_TEST
+
+START_TEST(a_result_that_cannot_be_written_is_an_error)
+{
+    assert_fails(dptrain_shell("%s --help >/dev/full"), 1, "cannot write to standard output");
+    assert_fails(dptrain_shell("%s train --help >&-"), 1, "cannot write to standard output");
+    int ends[2]; /* a pipe that nobody reads */
+    ck_assert_int_eq(pipe(ends), 0);
+    ck_assert_int_eq(dup2(ends[1], 9), 9);
+    close(ends[0]);
+    assert_fails(dptrain_shell("%s train --help >&9"), 1, "cannot write to standard output");
+}
+END_TEST
+
+Suite *usage_suite(void)
+{
+    Suite *s = suite_create("usage");
+    TCase *c = tcase_create("usage");
+    tcase_set_timeout(c, 60);
+    tcase_add_checked_fixture(c, harness_enter, harness_leave);
+    tcase_add_loop_test(c, a_mistake_is_one_line_and_an_exit_code, 0, sizeof mistakes / sizeof *mistakes);
+    tcase_add_test(c, a_message_is_one_line_whatever_was_typed);
+    tcase_add_test(c, the_environment_is_checked_too);
+    tcase_add_test(c, help_is_on_stdout_and_fits_a_terminal);
+    tcase_add_test(c, version_and_models_are_listed);
+    tcase_add_test(c, a_result_that_cannot_be_written_is_an_error);
+    suite_add_tcase(s, c);
+    return s;
+}
