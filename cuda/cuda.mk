@@ -40,10 +40,17 @@ CUBLAS_LIB_DIR := $(call cuda_directory_with,libcublas.so,$(CUDA_LIB_DIRS))
 
 CUDA_REASON := $(strip \
     $(if $(filter 0,$(CUDA)),switched off by CUDA=0, \
-    $(if $(CUDA_NVCC),,nvcc is neither on PATH nor in $(CUDA_HOME)/bin: set CUDA_HOME) \
-    $(if $(CUDA_NVCC),$(if $(CUDA_LIB_DIR),,libcudart.so is not in $(CUDA_HOME): set CUDA_HOME)) \
-    $(if $(CUDA_NVCC),$(if $(and $(CUBLAS_LIB_DIR),$(wildcard $(CUDA_HOME)/include/cublas_v2.h)),,cuBLAS is not in $(CUDA_HOME))) \
-    $(if $(CUDA_NVCC),$(if $(and $(CUDNN_INCLUDE_DIR),$(CUDNN_LIB_DIR)),,cuDNN 9 (cudnn_graph.h and libcudnn.so) was not found: set CUDNN_HOME))))
+    $(if $(CUDA_NVCC),,nvcc is neither on PATH nor in $(CUDA_HOME)/bin: set CUDA_HOME)))
+ifndef CUDA_REASON
+CUDA_REASON := $(strip \
+    $(if $(CUDA_LIB_DIR),,libcudart.so does not lie beside $(CUDA_NVCC): set CUDA_HOME))
+endif
+ifndef CUDA_REASON
+CUDA_REASON := $(if $(and $(CUBLAS_LIB_DIR),$(wildcard $(CUDA_HOME)/include/cublas_v2.h)),,cuBLAS is not in $(CUDA_HOME))
+endif
+ifndef CUDA_REASON
+CUDA_REASON := $(if $(and $(CUDNN_INCLUDE_DIR),$(CUDNN_LIB_DIR)),,no cuDNN 9 (cudnn_graph.h and libcudnn.so) was found: set CUDNN_HOME)
+endif
 CUDA_AVAILABLE := $(if $(CUDA_REASON),,yes)
 
 # ---- how to build

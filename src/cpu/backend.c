@@ -240,15 +240,6 @@ static dp_status op_backward(dp_device *device, dp_op *op, void *stream, const d
     return state->backward(op, args, err);
 }
 
-static dp_status to_plain(dp_device *device, void *stream, const dp_shape *shape, const dp_layout *layout,
-                          const void *source, float *destination, dp_error *err)
-{
-    (void)stream, (void)err;
-    dp_cpu_device *state = device->state;
-    dp_cpu_to_plain(state->threads, shape, layout->tag, source, destination);
-    return DP_OK;
-}
-
 static dp_status loss(dp_device *device, void *stream, const dp_loss_args *args, dp_error *err)
 {
     (void)stream;
@@ -304,7 +295,6 @@ static const dp_backend_functions functions = {
     .op_prepare = op_prepare,
     .op_forward = op_forward,
     .op_backward = op_backward,
-    .to_plain = to_plain,
     .loss = loss,
     .update = update,
     .close = backend_close,

@@ -265,10 +265,6 @@ typedef struct dp_backend_functions {
                             dp_error *err);
     dp_status (*op_backward)(dp_device *device, dp_op *op, void *stream, const dp_op_args *args,
                              dp_error *err);
-    /* From the given layout to plain. */
-    dp_status (*to_plain)(dp_device *device, void *stream, const dp_shape *shape, const dp_layout *layout,
-                          const void *source, float *destination, dp_error *err);
-
     dp_status (*loss)(dp_device *device, void *stream, const dp_loss_args *args, dp_error *err);
     dp_status (*update)(dp_device *device, void *stream, const dp_update_args *args, dp_error *err);
 

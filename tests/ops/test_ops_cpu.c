@@ -39,7 +39,6 @@ static const struct {
 } uses[] = {
     {"operations", use_operations}, {"inference", use_inference}, {"repeats", use_repeats},
     {"losses", use_losses},         {"updates", use_updates},     {"NaN", use_not_a_number},
-    {"to_plain", use_to_plain},
 };
 
 enum { USES = sizeof uses / sizeof *uses };
