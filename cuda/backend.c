@@ -64,8 +64,12 @@ static void backend_close(dp_backend *backend)
     if (!backend)
         return;
     dp_cuda_backend *state = backend->state;
-    for (int i = 0; backend->devices && i < backend->device_count; i++)
-        dp_free(backend->devices[i].state);
+    for (int i = 0; backend->devices && i < backend->device_count; i++) {
+        dp_cuda_device *device = backend->devices[i].state;
+        if (device)
+            dp_free(device->streams);
+        dp_free(device);
+    }
     if (state) {
         if (state->mutex_exists)
             pthread_mutex_destroy(&state->mutex);

@@ -254,13 +254,34 @@ static dp_status pick_config(dp_conv_plan *p, const dp_conv_target *target, cons
     return DP_OK;
 }
 
-/* Fills configs (MOST_CONFIGS of them) with what the heuristics recommend, best first. */
+/* Fills configs (MOST_CONFIGS of them) with what finalized heuristics recommend. */
+static cudnnStatus_t fetch_configs(cudnnBackendDescriptor_t heuristics, cudnnBackendDescriptor_t *configs,
+                                   int *count)
+{
+    int64_t offered = 0, got = 0;
+    cudnnStatus_t code = cudnnBackendGetAttribute(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                                                  CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &offered, NULL);
+    if (offered > MOST_CONFIGS)
+        offered = MOST_CONFIGS;
+    while (code == CUDNN_STATUS_SUCCESS && *count < offered) {
+        code = cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, &configs[*count]);
+        *count += code == CUDNN_STATUS_SUCCESS;
+    }
+    if (code != CUDNN_STATUS_SUCCESS || *count == 0)
+        return code;
+    code = cudnnBackendGetAttribute(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+                                    offered, &got, configs);
+    while (code == CUDNN_STATUS_SUCCESS && *count > got)
+        cudnnBackendDestroyDescriptor(configs[--*count]);
+    return code;
+}
+
+/* The configurations that cuDNN recommends in a mode, best first; none where it has no advice. */
 static dp_status list_configs(const dp_conv_plan *p, const dp_conv_target *target,
                               cudnnBackendDescriptor_t graph, cudnnBackendHeurMode_t mode,
                               cudnnBackendDescriptor_t *configs, int *count, dp_error *err)
 {
     cudnnBackendDescriptor_t heuristics;
-    int64_t offered = 0, got = 0;
     const attribute attributes[] = {
         {CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &graph},
         {CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode},
@@ -269,26 +290,15 @@ static dp_status list_configs(const dp_conv_plan *p, const dp_conv_target *targe
     *count = 0;
     DP_CUDNN_TRY(p->label, err,
                  cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, &heuristics));
-    dp_status status =
-        finish(p, heuristics, attributes, target->handle ? 2 : 3, "cudnnBackendFinalize of heuristics", err);
-    cudnnStatus_t code = CUDNN_STATUS_SUCCESS;
-    if (status == DP_OK)
-        code = cudnnBackendGetAttribute(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS,
-                                        CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &offered, NULL);
-    if (offered > MOST_CONFIGS)
-        offered = MOST_CONFIGS;
-    while (code == CUDNN_STATUS_SUCCESS && *count < offered) {
-        code = cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, &configs[*count]);
-        *count += code == CUDNN_STATUS_SUCCESS;
+    dp_status status = set_all(p, heuristics, attributes, target->handle ? 2 : 3, err);
+    if (status == DP_OK) {
+        cudnnStatus_t code = cudnnBackendFinalize(heuristics);
+        bool advice = CUDNN_STATUS_CATEGORY(code) != CUDNN_STATUS_NOT_SUPPORTED;
+        if (code == CUDNN_STATUS_SUCCESS)
+            code = fetch_configs(heuristics, configs, count);
+        if (advice && code != CUDNN_STATUS_SUCCESS)
+            status = dp_cudnn_fail(err, p->label, "cuDNN's heuristics", code);
     }
-    if (code == CUDNN_STATUS_SUCCESS && *count > 0) {
-        code = cudnnBackendGetAttribute(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS,
-                                        CUDNN_TYPE_BACKEND_DESCRIPTOR, offered, &got, configs);
-        while (code == CUDNN_STATUS_SUCCESS && *count > got)
-            cudnnBackendDestroyDescriptor(configs[--*count]);
-    }
-    if (code != CUDNN_STATUS_SUCCESS)
-        status = dp_cudnn_fail(err, p->label, "cudnnBackendGetAttribute of heuristics", code);
     cudnnBackendDestroyDescriptor(heuristics);
     return status;
 }

@@ -17,6 +17,8 @@ typedef struct dp_cuda_device {
     int capability;      /* 10 * major + minor */
     cublasHandle_t blas; /* created by the first operation that needs it, destroyed by device_leave */
     cudnnHandle_t dnn;
+    cudaStream_t *streams; /* the device's own, while they exist */
+    int stream_count;
     enum { DP_CUDA_NOT_ASKED, DP_CUDA_READABLE, DP_CUDA_NOT_READABLE } peers[DP_CUDA_MAX_GPUS];
 } dp_cuda_device;
 

@@ -62,10 +62,16 @@ dp_status dp_cuda_memory_alloc(dp_device *device, size_t bytes, void **out, dp_e
     return code == cudaSuccess ? DP_OK : dp_cuda_fail(err, dp_cuda_state(device)->label, call, code);
 }
 
+/* After a failure work that uses the memory may still be queued. Drivers mostly wait for it, but cudaFree
+ * does not promise that. */
 void dp_cuda_memory_free(dp_device *device, void *pointer)
 {
-    if (make_current(device, NULL) == DP_OK)
-        cudaFree(pointer);
+    const dp_cuda_device *d = dp_cuda_state(device);
+    if (!pointer || make_current(device, NULL) != DP_OK)
+        return;
+    for (int i = 0; i < d->stream_count; i++)
+        cudaStreamSynchronize(d->streams[i]);
+    cudaFree(pointer);
 }
 
 /* Before each block of host memory lies how to free it. */
@@ -129,11 +135,13 @@ void dp_cuda_host_free(dp_backend *backend, void *pointer)
 
 dp_status dp_cuda_stream_create(dp_device *device, const char *name, void **out, dp_error *err)
 {
-    const char *label = dp_cuda_state(device)->label;
+    dp_cuda_device *d = dp_cuda_state(device);
     cudaStream_t stream;
-    DP_CUDA_TRY(label, err, cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    DP_TRY(dp_realloc(&d->streams, (size_t)d->stream_count + 1, sizeof *d->streams, "streams", err));
+    DP_CUDA_TRY(d->label, err, cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    d->streams[d->stream_count++] = stream;
     char full[64];
-    snprintf(full, sizeof full, "%s %s", label, name);
+    snprintf(full, sizeof full, "%s %s", d->label, name);
     nvtxNameCudaStreamA(stream, full);
     *out = stream;
     return DP_OK;
@@ -141,7 +149,10 @@ dp_status dp_cuda_stream_create(dp_device *device, const char *name, void **out,
 
 void dp_cuda_stream_destroy(dp_device *device, void *stream)
 {
-    (void)device;
+    dp_cuda_device *d = dp_cuda_state(device);
+    for (int i = 0; i < d->stream_count; i++)
+        if (d->streams[i] == stream)
+            d->streams[i] = d->streams[--d->stream_count];
     cudaStreamDestroy(stream);
 }
 
