@@ -1,6 +1,7 @@
 /* The CUDA backend's table of functions, its devices, and the way to the operations. */
 #include "cuda.h"
 
+#include <nvtx3/nvToolsExt.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -180,6 +181,7 @@ dp_status dp_cuda_backend_open(const dp_cuda_config *config, dp_backend **out, d
                        config->logical_devices, (int)DP_MAX_DEVICES);
     int gpus;
     DP_TRY(count_gpus(&gpus, err));
+    nvtxInitialize(NULL); /* else the first calls of two devices' threads would race to do it */
     dp_backend *backend;
     DP_TRY(dp_calloc(1, sizeof *backend, "the CUDA backend", &backend, err));
     backend->call = &functions;

@@ -9,7 +9,9 @@
 #   CUDA_BACKEND_OBJECTS its C half, position-independent: with EMULATION_KERNEL_OBJECTS and EMULATION_LIB of
 #                        tests/cuda_emulation/emulation.mk it is the backend on the emulation
 #   CUDA_BASE_OBJECTS    what the backend needs of the library, position-independent
-#   CUDA_TEST_OPS, CUDA_TEST_PLANS, CUDA_EMULATED_TEST_OPS   test programs (see tests/cuda)
+#   CUDA_EMULATED_LIB    the same shared object on the emulation, for a whole dptrain (DPTRAIN_EMULATED_GPUS=N)
+#   CUDA_TEST_OPS, CUDA_TEST_PLANS                       test programs on the real libraries (see tests/cuda)
+#   CUDA_EMULATED_TEST_OPS, CUDA_EMULATED_TEST_BACKEND   and on the emulation
 #
 # Nothing runs while this is read, and it can be read where nothing is installed.
 
@@ -128,6 +130,8 @@ CUDA_OPS_OBJECTS := $(CUDA_OPS_SOURCES:%.c=$(CUDA_BUILD)/%.o)
 CUDA_TEST_OPS    := $(BUILD)/tests/test_ops_cuda
 CUDA_TEST_PLANS  := $(BUILD)/tests/deviceless_plans
 CUDA_EMULATED_TEST_OPS := $(BUILD)/tests/test_ops_cuda_emulated
+CUDA_EMULATED_LIB          := $(BUILD)/emulated/libdptrain_cuda.so
+CUDA_EMULATED_TEST_BACKEND := $(BUILD)/tests/test_backend_cuda_emulated
 CUDA_CHECK_LIBS  := -lcheck -lsubunit -lrt
 
 $(CUDA_BUILD)/tests/%.o: CUDA_CPPFLAGS += -Itests/ops
@@ -143,7 +147,20 @@ $(CUDA_TEST_PLANS): $(CUDA_BUILD)/tests/cuda/deviceless_plans.o $(CUDA_BUILD)/cu
 	@echo '  LINK $@'
 	@$(CC) $^ $(CUDA_LDFLAGS) $(CUDA_LDLIBS) -o $@
 
-# Needs tests/cuda_emulation/emulation.mk.
+# These need tests/cuda_emulation/emulation.mk, included before.
+$(CUDA_EMULATED_LIB): $(CUDA_BACKEND_OBJECTS) $(CUDA_BASE_OBJECTS) $(EMULATION_KERNEL_OBJECTS) $(EMULATION_LIB) \
+    cuda/exports.map
+	@mkdir -p $(@D)
+	@echo '  LINK $@'
+	@$(CC) -shared -Wl,-soname,$(@F) -Wl,--version-script=cuda/exports.map $(filter %.o %.a,$^) \
+	  $(EMULATION_LDLIBS) -o $@
+
+$(CUDA_EMULATED_TEST_BACKEND): $(CUDA_BUILD)/tests/cuda/test_backend.o $(CUDA_BUILD)/src/base/thread.o \
+    $(CUDA_BACKEND_OBJECTS) $(CUDA_BASE_OBJECTS) $(EMULATION_KERNEL_OBJECTS) $(EMULATION_LIB)
+	@mkdir -p $(@D)
+	@echo '  LINK $@'
+	@$(CC) -rdynamic $^ $(CUDA_CHECK_LIBS) $(EMULATION_LDLIBS) -o $@
+
 $(CUDA_EMULATED_TEST_OPS): $(CUDA_OPS_OBJECTS) $(CUDA_BACKEND_OBJECTS) $(CUDA_BASE_OBJECTS) \
     $(EMULATION_KERNEL_OBJECTS) $(EMULATION_LIB)
 	@mkdir -p $(@D)
@@ -155,4 +172,4 @@ cuda-tests: $(CUDA_TEST_OPS) $(CUDA_TEST_PLANS)
 	$(CUDA_TEST_OPS)
 
 -include $(patsubst %.o,%.d,$(CUDA_BACKEND_OBJECTS) $(CUDA_KERNEL_OBJECTS) $(CUDA_BASE_OBJECTS) $(CUDA_OPS_OBJECTS) \
-    $(CUDA_BUILD)/tests/cuda/deviceless_plans.d)
+    $(CUDA_BUILD)/tests/cuda/deviceless_plans.d $(CUDA_BUILD)/tests/cuda/test_backend.d)

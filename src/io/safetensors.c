@@ -237,7 +237,7 @@ static dp_status check_coverage(dp_safetensors *file, const unsigned char *data,
         end = begin + tensor->bytes;
     }
     if (end != data + data_size)
-        return dp_fail(err, DP_ERROR_IO, "%zu bytes follow the last tensor",
+        return dp_fail(err, DP_ERROR_IO, "bytes after the last tensor that belong to none: %zu",
                        (size_t)(data + data_size - end));
     return DP_OK;
 }

@@ -1,4 +1,5 @@
 /* Checkpoints: weights as safetensors, with what is needed to use them in the metadata. */
+#include <float.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -102,7 +103,7 @@ static bool read_floats(const json_t *array, int count, float *out)
 {
     for (int i = 0; i < count; i++) {
         const json_t *v = json_array_get(array, (size_t)i);
-        if (!json_is_number(v) || !isfinite(json_number_value(v)))
+        if (!json_is_number(v) || !(fabs(json_number_value(v)) <= (double)FLT_MAX))
             return false;
         out[i] = (float)json_number_value(v);
     }
@@ -131,10 +132,11 @@ static dp_status read_info(const dp_safetensors *file, const char *path, dp_chec
                            dp_error *err)
 {
     *info = (dp_checkpoint_info){.pos_weight = metadata_number(file, "pos_weight", 1),
-                                 .valid_split = metadata_number(file, "valid_split", 0.15),
-                                 .epoch = (int64_t)metadata_number(file, "epoch", -1)};
+                                 .valid_split = metadata_number(file, "valid_split", 0.15)};
+    const char *epoch = dp_safetensors_metadata(file, "epoch");
     const char *seed = dp_safetensors_metadata(file, "data_seed");
     const char *loss = dp_safetensors_metadata(file, "loss");
+    info->epoch = epoch ? strtoll(epoch, NULL, 10) : -1;
     info->data_seed = seed ? strtoull(seed, NULL, 10) : 0;
     int kind = 0;
     while (loss && dp_loss_names[kind] && strcmp(dp_loss_names[kind], loss) != 0)

@@ -61,5 +61,6 @@ Suite *usage_suite(void);
 Suite *train_suite(void);
 Suite *files_suite(void);
 Suite *weights_suite(void);
+Suite *promises_suite(void);
 
 #endif

@@ -62,10 +62,12 @@ other_ids=(--logical-devices 4 --device-ids "3,1,2" --output-device 1)
 # A test's own limit is for a machine at rest.
 export CK_TIMEOUT_MULTIPLIER=5
 # oneDNN and libgomp keep memory until the end on purpose; TSan cannot see how they synchronise.
-asan=(env "ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1" "UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1"
-    "LSAN_OPTIONS=suppressions=$PWD/tests/lsan.supp:print_suppressions=0" CK_TIMEOUT_MULTIPLIER=10)
-tsan=(env "TSAN_OPTIONS=suppressions=$PWD/tests/tsan.supp:halt_on_error=1:second_deadlock_stack=1" OMP_NUM_THREADS=1
-    CK_TIMEOUT_MULTIPLIER=20)
+export ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1
+export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
+export LSAN_OPTIONS=suppressions=$PWD/tests/lsan.supp:print_suppressions=0
+export TSAN_OPTIONS=suppressions=$PWD/tests/tsan.supp:halt_on_error=1:second_deadlock_stack=1
+asan=(env CK_TIMEOUT_MULTIPLIER=10)
+tsan=(env CK_TIMEOUT_MULTIPLIER=20 OMP_NUM_THREADS=1)
 # TSan of gcc 12 cannot place its shadow memory where the kernel spreads addresses too widely.
 setarch -R true 2>/dev/null && tsan=(setarch -R "${tsan[@]}")
 
@@ -101,9 +103,9 @@ check() {
         unit_tests ', clang' "$base/clang"
         ops ', clang' "$base/clang"
     fi
-    if build 'build, ASan and UBSan' "$base/asan" SANITIZE=address,undefined CFLAGS='-g -O1'; then
+    if build 'build, ASan and UBSan' "$base/asan" SANITIZE=address,undefined CFLAGS='-g -O2'; then
         unit_tests ', ASan' "$base/asan" "${asan[@]}"
-        ops ', ASan' "$base/asan" "${asan[@]}"
+        ops ', one thread, ASan' "$base/asan" "${asan[@]}" CK_RUN_CASE=table
         cli ', ASan' "$base/asan" "${asan[@]}"
     fi
     if build 'build, TSan' "$base/tsan" SANITIZE=thread CFLAGS='-g -O1'; then
@@ -115,6 +117,7 @@ check_long() {
     check
     local round
     parity ', ASan' "$base/asan" "$built" --threads-per-device 1
+    ops ', all, ASan' "$base/asan" "${asan[@]}"
     ops ', TSan' "$base/tsan" "${tsan[@]}"
     for round in 1 2 3 4 5; do
         unit_tests ", repeat $round" "$base/check"

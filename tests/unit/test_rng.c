@@ -99,28 +99,33 @@ START_TEST(below_is_unbiased)
 }
 END_TEST
 
-/* Just over half of all 64-bit numbers: nearly every second draw is rejected, and the result without
- * rejection would be the draw itself modulo n. */
+/* Just over half of all 64-bit numbers: nearly every second draw is rejected, and what comes then is the next
+ * draw, not the rejected one modulo n. */
 START_TEST(below_draws_again_instead_of_folding)
 {
     const uint64_t n = (1ull << 63) + 1;
-    int rejected = 0, low = 0;
+    int first = 0, second = 0, later = 0;
     for (uint64_t i = 0; i < 2000; i++) {
         uint32_t words[4];
         dp_rng_block(8, DP_RNG_TEST, 0, 0, i, words);
-        uint64_t first = (uint64_t)words[1] << 32 | words[0];
+        const uint64_t draws[2] = {(uint64_t)words[1] << 32 | words[0], (uint64_t)words[3] << 32 | words[2]};
         uint64_t k = dp_rng_below(8, DP_RNG_TEST, 0, 0, i, n);
         ck_assert_uint_lt(k, n);
-        if (first < n)
-            ck_assert_uint_eq(k, first);
-        else
-            rejected++;
-        low += k < n / 2;
+        if (draws[0] < n) {
+            ck_assert_uint_eq(k, draws[0]);
+            first++;
+        } else if (draws[1] < n) {
+            ck_assert_uint_eq(k, draws[1]);
+            second++;
+        } else {
+            ck_assert_uint_ne(k, draws[0] % n);
+            ck_assert_uint_ne(k, draws[1] % n);
+            later++;
+        }
     }
-    ck_assert_int_gt(rejected, 850);
-    ck_assert_int_lt(rejected, 1150);
-    ck_assert_int_gt(low, 850); /* folding would give about 1,000 too, but not the equality above */
-    ck_assert_int_lt(low, 1150);
+    ck_assert(first > 850 && first < 1150);
+    ck_assert(second > 400 && second < 600);
+    ck_assert(later > 400 && later < 600);
 }
 END_TEST
 

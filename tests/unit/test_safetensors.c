@@ -347,7 +347,8 @@ END_TEST
 START_TEST(offsets_must_cover_the_data_once)
 {
     check_header_refused("{" T("a", "F32", "[2]", 0, 8) "}", 7, "truncated");
-    check_header_refused("{" T("a", "F32", "[2]", 0, 8) "}", 9, "1 bytes follow the last tensor");
+    check_header_refused("{" T("a", "F32", "[2]", 0, 8) "}", 9,
+                         "bytes after the last tensor that belong to none: 1");
     check_header_refused("{" T("a", "F32", "[2]", 0, 12) "}", 12, "needs 8 bytes, but data_offsets hold 12");
     check_header_refused("{" T("a", "F32", "[3]", 0, 8) "}", 8, "needs 12 bytes");
     check_header_refused("{" T("a", "F32", "[2]", 8, 0) "}", 8, "out of order");
@@ -358,7 +359,7 @@ START_TEST(offsets_must_cover_the_data_once)
     check_header_refused("{" T("a", "U8", "[4]", 0, 4) "," T("b", "U8", "[4]", 3, 7) "}", 7, "'b' overlaps");
     check_header_refused("{" T("a", "U8", "[4]", 0, 4) "," T("b", "U8", "[4]", 0, 4) "}", 4, "overlaps");
     check_header_refused("{" T("a", "U8", "[4]", 0, 4) "," T("b", "U8", "[0]", 2, 2) "}", 4, "overlaps");
-    check_header_refused("{}", 1, "1 bytes follow");
+    check_header_refused("{}", 1, "belong to none: 1");
 }
 END_TEST
 
