@@ -24,11 +24,11 @@ else
 OPENMP      := -fopenmp
 OPENMP_LIBS := -fopenmp
 endif
-LIBS       ?= -ldnnl -ljansson -lz $(OPENMP_LIBS) -lm -lpthread
+LIBS       ?= -ldnnl -ljansson -lz $(OPENMP_LIBS) -lm -ldl -lpthread
 CHECK_LIBS ?= -lcheck -lsubunit -lrt
 
 INSTRUMENT      := $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer)
-ALL_CPPFLAGS    := -D_GNU_SOURCE -Iinclude -Isrc $(CPPFLAGS)
+ALL_CPPFLAGS    := -D_GNU_SOURCE -Iinclude -Isrc -I. $(CPPFLAGS)
 ALL_CFLAGS      := -std=c17 $(if $(DEBUG),-O0,-O3) $(CFLAGS) -Wall -Wextra $(if $(WERROR),-Werror) $(OPENMP) $(INSTRUMENT)
 ALL_LDFLAGS     := $(LDFLAGS) $(INSTRUMENT)
 
@@ -47,13 +47,13 @@ BENCH_PROGRAMS := $(patsubst bench/%.c,$(BUILD)/bench/%,$(BENCHES))
 TEST_PROGRAMS := $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(UNIT_TESTS)) \
     $(if $(OPS_SOURCES),$(BUILD)/tests/test_ops) $(if $(CLI_TESTS),$(BUILD)/tests/test_cli)
 
-.PHONY: all tests help deps demo quick check check-long bench lint lint-format lint-rules lint-scripts format clean
+.PHONY: all tests emulated help deps demo quick check check-long bench lint lint-format lint-rules lint-scripts format clean
 .DELETE_ON_ERROR:
 .SECONDARY:
 .SUFFIXES:
 
-all: $(BUILD)/dptrain
-tests: all $(TEST_PROGRAMS) $(BENCH_PROGRAMS)
+all: $(BUILD)/dptrain $(if $(SANITIZE),,cuda)
+tests: $(BUILD)/dptrain $(TEST_PROGRAMS) $(BENCH_PROGRAMS)
 
 help:
 	@echo 'make            build $(BUILD)/dptrain'
@@ -62,6 +62,7 @@ help:
 	@echo 'make quick      the 90-second subset of it'
 	@echo 'make check-long check, with repeats and wider runs under the sanitizers'
 	@echo 'make deps       install what building, demo and check need and is missing (Debian, as root)'
+	@echo 'make emulated   build/emulated/dptrain: the program on emulated GPUs (DPTRAIN_EMULATED_GPUS=1..8)'
 	@echo 'make tests      build every test program, without running any'
 	@echo 'make bench      build and run what bench/ holds'
 	@echo 'make lint       formatting, rules of the source tree, scripts'
@@ -121,6 +122,24 @@ $(BUILD)/bench/%: $(BUILD)/bench/%.o $(LIB)
 	$(call link)
 
 -include $(patsubst %.c,$(BUILD)/%.d,$(C_SOURCES))
+
+# ---- CUDA, and its emulation for tests ----
+
+include tests/cuda_emulation/emulation.mk
+include cuda/cuda.mk
+
+# The normal program beside a CUDA backend that runs on emulated GPUs: --device cuda with DPTRAIN_EMULATED_GPUS=N.
+emulated: $(if $(EMULATION_AVAILABLE),$(BUILD)/emulated/dptrain $(BUILD)/emulated/libdptrain_cuda.so,emulated-missing)
+.PHONY: emulated-missing
+emulated-missing:
+	@echo 'the headers of CUDA, cuBLAS and cuDNN are not there: set CUDA_HOME' >&2; exit 1
+$(BUILD)/emulated/dptrain: $(BUILD)/dptrain
+	@mkdir -p $(@D)
+	@cp $< $@
+$(BUILD)/emulated/libdptrain_cuda.so: $(CUDA_BACKEND_OBJECTS) $(CUDA_BASE_OBJECTS) $(EMULATION_KERNEL_OBJECTS) $(EMULATION_LIB)
+	@mkdir -p $(@D)
+	@echo '  LINK $@'
+	@$(CC) -shared $(EMULATION_SHARED_LDFLAGS) $(INSTRUMENT) $(filter %.o,$^) $(EMULATION_LIB) $(EMULATION_LDLIBS) -o $@
 
 # ---- using ----
 

@@ -24,6 +24,7 @@ typedef struct dp_context_config {
     dp_backend_kind backend;
     int logical_devices;    /* 0: the hardware's number (CPU: min(4, usable cores)); at most 64 */
     int threads_per_device; /* CPU; 0: usable cores / devices, at least 1 */
+    bool allow_tf32;        /* CUDA: products and convolutions may round their inputs to TF32 */
 } dp_context_config;
 
 typedef struct dp_device_info {

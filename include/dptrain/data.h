@@ -53,7 +53,7 @@ typedef struct dp_dataset_info {
     char description[160]; /* "fashion-mnist, 60,000 images 1x28x28, 10 classes" */
     int64_t samples;
     bool is_test; /* the source's own test part, not a held-out share */
-    int rank; /* of a sample: 1 (features) or 3 (C, H, W) */
+    int rank;     /* of a sample: 1 (features) or 3 (C, H, W) */
     int64_t shape[3];
     int64_t elements; /* of a sample */
     dp_target_kind target;

@@ -11,7 +11,8 @@ static dp_status out_of_memory(dp_error *err, const char *what, size_t count, si
                    what);
 }
 
-/* No object may be larger than PTRDIFF_MAX; allocators refuse it, some (under sanitizers) by ending the program. */
+/* No object may be larger than PTRDIFF_MAX; allocators refuse it, some (under sanitizers) by ending the
+ * program. */
 static bool possible(size_t count, size_t size, size_t *bytes)
 {
     return !__builtin_mul_overflow(count, size, bytes) && *bytes <= PTRDIFF_MAX - 64;

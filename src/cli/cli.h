@@ -64,6 +64,7 @@ typedef enum cli_command { CLI_TRAIN = 1, CLI_EVAL = 2 } cli_command;
     X(OPT_LOSS_MODE, "loss-mode", "MODE", CLI_TRAIN, "gather, replica or global [gather]")                  \
     X(OPT_SPLIT, "split", "HOW", CLI_TRAIN, "chunk (torch.chunk), balanced, or shares like 1,2,2 [chunk]")  \
     X(OPT_CONV, "conv", "HOW", CLI_TRAIN | CLI_EVAL, "auto, or direct: never Winograd [auto]")              \
+    X(OPT_PRECISION, "precision", "P", CLI_TRAIN | CLI_EVAL, "CUDA: fp32 or tf32 [fp32]")                   \
     X(OPT_INIT, "init", "FILE", CLI_TRAIN | CLI_EVAL, "safetensors to start from, or to evaluate")          \
     X(OPT_INIT_PARTIAL, "init-partial", NULL, CLI_TRAIN, "load what fits of --init")                        \
     X(OPT_SAVE, "save", "FILE", CLI_TRAIN, "write the final weights there")                                 \

@@ -28,15 +28,20 @@ dp_status cli_open_devices(const cli_options *o, dp_context **context, int ids[D
 {
     static const char *const kinds[] = {"auto", "cpu", "cuda", NULL}; /* as dp_backend_kind */
     dp_context_config c = dp_context_defaults();
-    int kind = DP_BACKEND_AUTO, given;
+    static const char *const precisions[] = {"fp32", "tf32", NULL};
+    int kind = DP_BACKEND_AUTO, precision = 0, given;
     int64_t threads = 0, list[DP_ENGINE_MAX_DEVICES];
     DP_TRY(cli_choice(o, OPT_DEVICE, kinds, &kind, err));
     DP_TRY(cli_integer(o, OPT_THREADS, 1, 4096, &threads, err));
+    DP_TRY(cli_choice(o, OPT_PRECISION, precisions, &precision, err));
     DP_TRY(logical_devices(o, &c.logical_devices, err));
     DP_TRY(cli_integers(o, OPT_DEVICE_IDS, 0, 1 << 20, DP_ENGINE_MAX_DEVICES, list, &given, err));
     c.backend = (dp_backend_kind)kind;
     c.threads_per_device = (int)threads;
+    c.allow_tf32 = precision == 1;
     DP_TRY(dp_context_open(&c, context, err));
+    if (c.allow_tf32 && strcmp(dp_context_backend_name(*context), "cuda") != 0)
+        return dp_fail(err, DP_ERROR_USAGE, "--precision tf32 is for CUDA devices");
     config->device_count = given ? given : dp_context_device_count(*context);
     for (int k = 0; k < config->device_count; k++)
         ids[k] = given ? (int)list[k] : k;
@@ -87,6 +92,17 @@ dp_status cli_check_split(const cli_options *o, const dp_dataset *valid, dp_erro
     return DP_OK;
 }
 
+/* The two variables that decide which GPU has which number. */
+static void print_variables(void)
+{
+    static const char *const names[] = {"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"};
+    for (int i = 0; i < 2; i++) {
+        const char *value = getenv(names[i]);
+        fprintf(stderr, "%s%s %s", i ? ", " : "  ", names[i], value ? value : "is not set");
+    }
+    fprintf(stderr, "\n");
+}
+
 void cli_print_devices(const dp_context *context, const dp_engine_config *config)
 {
     if (dp_context_choice(context))
@@ -98,10 +114,14 @@ void cli_print_devices(const dp_context *context, const dp_engine_config *config
         if (dp_context_device(context, config->device_ids[k], &d, NULL) != DP_OK)
             continue;
         shared |= d.shares_hardware;
-        fprintf(stderr, "  %-8s %s, %d thread%s, %s of memory%s\n", d.label, d.name, d.multiprocessors,
-                d.multiprocessors == 1 ? "" : "s", dp_format_bytes(d.memory_bytes, memory, sizeof memory),
+        const char *unit = d.bus_id[0] ? "SM" : "thread", *comma = d.bus_id[0] ? ", " : "";
+        fprintf(stderr, "  %-8s %s, %d %s%s, %s of memory%s%s%s%s%s\n", d.label, d.name, d.multiprocessors,
+                unit, d.multiprocessors == 1 ? "" : "s",
+                dp_format_bytes(d.memory_bytes, memory, sizeof memory), comma, d.bus_id, comma, d.uuid,
                 k == 0 ? ", primary" : "");
     }
     if (shared)
-        fprintf(stderr, "  these devices share cores: the mechanics are real, the speed proves nothing\n");
+        fprintf(stderr, "  these devices share hardware: the mechanics are real, the speed proves nothing\n");
+    if (strcmp(dp_context_backend_name(context), "cuda") == 0)
+        print_variables();
 }

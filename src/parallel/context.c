@@ -1,18 +1,83 @@
 /* Opens a backend: the one place that knows the names of the implementations. */
 #include "parallel/context.h"
 
+#include <dlfcn.h>
+#include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/memory.h"
 #include "base/thread.h"
 #include "cpu/cpu.h"
+#include "cuda/cuda.h"
 
 enum { DEFAULT_CPU_DEVICES = 4 };
 
 dp_context_config dp_context_defaults(void)
 {
     return (dp_context_config){.backend = DP_BACKEND_AUTO};
+}
+
+static dp_status open_cpu(dp_context *c, const dp_context_config *config, dp_error *err)
+{
+    int devices = config->logical_devices;
+    if (devices == 0) {
+        devices = dp_usable_cores();
+        if (devices > DEFAULT_CPU_DEVICES)
+            devices = DEFAULT_CPU_DEVICES;
+    }
+    return dp_cpu_backend_open(devices, config->threads_per_device, &c->backend, err);
+}
+
+/* libdptrain_cuda.so lies beside the file that holds this code: the program, or the shared library. */
+static void cuda_library_path(char path[PATH_MAX])
+{
+    static const char name[] = "libdptrain_cuda.so";
+    char file[PATH_MAX];
+    Dl_info here;
+    bool shared = dladdr((const void *)(uintptr_t)dp_context_open, &here) && here.dli_fname &&
+                  strstr(here.dli_fname, ".so");
+    if (!realpath(shared ? here.dli_fname : "/proc/self/exe", file))
+        file[0] = 0;
+    const char *slash = strrchr(file, '/');
+    snprintf(path, PATH_MAX, "%.*s%s", slash ? (int)(slash - file + 1) : 0, file, name);
+}
+
+/* The CUDA half is a library of its own, so that a machine without CUDA runs the rest. */
+static dp_status open_cuda(dp_context *c, const dp_context_config *config, dp_error *err)
+{
+    char path[PATH_MAX];
+    cuda_library_path(path);
+    c->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!c->library)
+        return dp_fail(err, DP_ERROR_DEVICE, "no CUDA backend (%s)", dlerror());
+    dp_cuda_open_function *open = NULL;
+    void *symbol = dlsym(c->library, DP_CUDA_OPEN_SYMBOL);
+    memcpy(&open, &symbol, sizeof open); /* ISO C has no cast from an object's address to a function's */
+    if (!open)
+        return dp_fail(err, DP_ERROR_DEVICE, "'%s' is not a CUDA backend of dptrain", path);
+    const dp_cuda_config cuda = {.logical_devices = config->logical_devices,
+                                 .allow_tf32 = config->allow_tf32};
+    return open(&cuda, &c->backend, err);
+}
+
+static dp_status open_backend(dp_context *c, const dp_context_config *config, dp_error *err)
+{
+    dp_error why = {0};
+    if (config->backend == DP_BACKEND_CPU)
+        return open_cpu(c, config, err);
+    dp_status status = open_cuda(c, config, &why);
+    if (config->backend == DP_BACKEND_CUDA)
+        return status == DP_OK
+                   ? DP_OK
+                   : dp_fail(err, status, "CUDA is not available: %s; use --device cpu", why.message);
+    if (status == DP_OK) {
+        snprintf(c->choice, sizeof c->choice, "using CUDA devices: a GPU is usable");
+        return DP_OK;
+    }
+    snprintf(c->choice, sizeof c->choice, "using CPU devices: %.250s", why.message);
+    return open_cpu(c, config, err);
 }
 
 dp_status dp_context_open(const dp_context_config *config, dp_context **out, dp_error *err)
@@ -24,24 +89,15 @@ dp_status dp_context_open(const dp_context_config *config, dp_context **out, dp_
     if (config->threads_per_device < 0)
         return dp_fail(err, DP_ERROR_USAGE, "%d threads per device: at least 1 is needed",
                        config->threads_per_device);
-    if (config->backend == DP_BACKEND_CUDA)
-        return dp_fail(err, DP_ERROR_DEVICE,
-                       "CUDA is not available: this build has no CUDA backend; use --device cpu");
     dp_context *c;
     DP_TRY(dp_calloc(1, sizeof *c, "a context", &c, err));
-    int devices = config->logical_devices;
-    if (devices == 0) {
-        devices = dp_usable_cores();
-        if (devices > DEFAULT_CPU_DEVICES)
-            devices = DEFAULT_CPU_DEVICES;
-    }
-    dp_status status = dp_cpu_backend_open(devices, config->threads_per_device, &c->backend, err);
+    dp_status status = open_backend(c, config, err);
     if (status != DP_OK) {
+        if (c->library)
+            dlclose(c->library);
         dp_free(c);
         return status;
     }
-    if (config->backend == DP_BACKEND_AUTO)
-        snprintf(c->choice, sizeof c->choice, "using CPU devices: this build has no CUDA backend");
     *out = c;
     return DP_OK;
 }
@@ -51,6 +107,8 @@ void dp_context_close(dp_context *context)
     if (!context)
         return;
     context->backend->call->close(context->backend);
+    if (context->library)
+        dlclose(context->library);
     dp_free(context);
 }
 

@@ -6,7 +6,8 @@
 
 struct dp_context {
     dp_backend *backend;
-    char choice[160]; /* why DP_BACKEND_AUTO chose it; empty if it was asked for */
+    void *library;    /* of the CUDA backend, while one was tried */
+    char choice[320]; /* why DP_BACKEND_AUTO chose it; empty if it was asked for */
 };
 
 #endif

@@ -86,7 +86,7 @@ static const mistake mistakes[] = {
     {"train --data synthetic:4 --batch-size 8 --drop-last --quiet", 2, "do not fill a batch of 8"},
     {"eval", 2, "eval needs --init FILE"},
     /* devices */
-    {"train --device cuda", 1, "CUDA is not available: this build has no CUDA backend; use --device cpu"},
+    {"train --device cuda", 1, "CUDA is not available: "},
     {"train --device-ids 0,x", 2, "--device-ids 'x'"},
     {"train --device-ids 0,0 --data synthetic:64 --quiet", 2, "device id 0 is listed twice"},
     {"train --logical-devices 2 --device-ids 0,7 --data synthetic:64 --quiet", 2, "cpu:0 to cpu:1"},

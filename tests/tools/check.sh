@@ -77,6 +77,25 @@ have() { # have STEP TOOL: skips the step, visibly, where the tool is missing
     return 1
 }
 
+# cuda DIR: the CUDA backend with the real tools and libraries, which no GPU is needed for, then on emulated GPUs.
+cuda() {
+    local report
+    report=$("$MAKE" --no-print-directory BUILD="$1" cuda-report)
+    if [[ $report != 'CUDA: yes'* ]]; then
+        skip 'CUDA backend' "${report#CUDA: no }"
+        return
+    fi
+    local emulated=(env DPTRAIN_EMULATED_GPUS=4 "DPTRAIN_EMULATED_SEED=1")
+    task 'build, CUDA, warnings are errors' 900 "$MAKE" -j"$(nproc)" --no-print-directory BUILD="$1" WERROR=1 \
+        CUDA_ARCH='75 90' cuda emulated "$1/tests/deviceless_plans" "$1/tests/test_ops_cuda_emulated" || return
+    task 'convolutions planned by cuDNN without a GPU' 300 "$1/tests/deviceless_plans" tests/cuda/devices/*.json
+    task 'a machine without a GPU' 60 tests/tools/test_no_gpu.sh "$1/dptrain"
+    tests 'the CUDA emulation' 300 "$MAKE" --no-print-directory BUILD="$1" emulation-check
+    tests 'operations, emulated GPUs' 600 "${emulated[@]}" "$1/tests/test_ops_cuda_emulated"
+    tests 'parity, emulated GPUs' 600 env DPTRAIN_EMULATED_GPUS=8 "$PYTHON" tests/parity/parity.py --device cuda \
+        --only "$built" "$1/emulated/dptrain" tests/parity/cases
+}
+
 quick() {
     build 'build' "$base" || return
     unit_tests '' "$base"
@@ -97,6 +116,7 @@ check() {
         cli '' "$base/check"
         parity '' "$base/check" "$built"
         parity ', other device ids' "$base/check" "$(cases_of_three)" "${other_ids[@]}"
+        cuda "$base/check"
     fi
     if have 'build, clang, warnings are errors' clang &&
         build 'build, clang, warnings are errors' "$base/clang" CC=clang WERROR=1; then

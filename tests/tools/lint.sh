@@ -34,10 +34,10 @@ for folder in src/*/; do
         continue
     fi
     allowed=$(echo "dptrain $folder${below#*:}" | tr -s ' ' '|')
-    # The one file that knows an implementation of the device contract: it opens the backend.
+    # The one file that knows the implementations of the device contract: it opens the backend.
     report "src/$folder may include only:${below#*:} and the public headers" \
         "$(grep -HnE '^[[:space:]]*#[[:space:]]*include "' "$@" | grep -vE "\"($allowed)/" |
-            grep -vE '^src/parallel/context\.c:[0-9]+:#include "cpu/cpu\.h"$')"
+            grep -vE '^src/parallel/context\.c:[0-9]+:#include "(cpu/cpu|cuda/cuda)\.h"$')"
 done
 report "public headers include only each other" \
     "$(grep -HnE '^[[:space:]]*#[[:space:]]*include "' include/dptrain/*.h | grep -v '"dptrain/')"
