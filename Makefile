@@ -129,18 +129,13 @@ include tests/cuda_emulation/emulation.mk
 include cuda/cuda.mk
 
 # The normal program beside a CUDA backend that runs on emulated GPUs: --device cuda with DPTRAIN_EMULATED_GPUS=N.
-emulated: $(if $(EMULATION_AVAILABLE),$(BUILD)/emulated/dptrain $(BUILD)/emulated/libdptrain_cuda.so,emulated-missing)
+emulated: $(if $(EMULATION_AVAILABLE),$(BUILD)/emulated/dptrain $(CUDA_EMULATED_LIB),emulated-missing)
 .PHONY: emulated-missing
 emulated-missing:
 	@echo 'the headers of CUDA, cuBLAS and cuDNN are not there: set CUDA_HOME' >&2; exit 1
 $(BUILD)/emulated/dptrain: $(BUILD)/dptrain
 	@mkdir -p $(@D)
 	@cp $< $@
-$(BUILD)/emulated/libdptrain_cuda.so: $(CUDA_BACKEND_OBJECTS) $(CUDA_BASE_OBJECTS) $(EMULATION_KERNEL_OBJECTS) $(EMULATION_LIB)
-	@mkdir -p $(@D)
-	@echo '  LINK $@'
-	@$(CC) -shared $(EMULATION_SHARED_LDFLAGS) $(INSTRUMENT) $(filter %.o,$^) $(EMULATION_LIB) $(EMULATION_LDLIBS) -o $@
-
 # ---- using ----
 
 deps:

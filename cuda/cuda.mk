@@ -152,7 +152,7 @@ $(CUDA_EMULATED_LIB): $(CUDA_BACKEND_OBJECTS) $(CUDA_BASE_OBJECTS) $(EMULATION_K
     cuda/exports.map
 	@mkdir -p $(@D)
 	@echo '  LINK $@'
-	@$(CC) -shared -Wl,-soname,$(@F) -Wl,--version-script=cuda/exports.map $(filter %.o %.a,$^) \
+	@$(CC) -shared -Wl,-soname,$(@F) -Wl,--version-script=cuda/exports.map $(EMULATION_SHARED_LDFLAGS) $(filter %.o %.a,$^) \
 	  $(EMULATION_LDLIBS) -o $@
 
 $(CUDA_EMULATED_TEST_BACKEND): $(CUDA_BUILD)/tests/cuda/test_backend.o $(CUDA_BUILD)/src/base/thread.o \

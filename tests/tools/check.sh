@@ -87,10 +87,12 @@ cuda() {
     fi
     local emulated=(env DPTRAIN_EMULATED_GPUS=4 "DPTRAIN_EMULATED_SEED=1")
     task 'build, CUDA, warnings are errors' 900 "$MAKE" -j"$(nproc)" --no-print-directory BUILD="$1" WERROR=1 \
-        CUDA_ARCH='75 90' cuda emulated "$1/tests/deviceless_plans" "$1/tests/test_ops_cuda_emulated" || return
+        CUDA_ARCH='75 90' cuda emulated "$1/tests/deviceless_plans" "$1/tests/test_ops_cuda_emulated" \
+        "$1/tests/test_backend_cuda_emulated" || return
     task 'convolutions planned by cuDNN without a GPU' 300 "$1/tests/deviceless_plans" tests/cuda/devices/*.json
     task 'a machine without a GPU' 60 tests/tools/test_no_gpu.sh "$1/dptrain"
     tests 'the CUDA emulation' 300 "$MAKE" --no-print-directory BUILD="$1" emulation-check
+    tests 'CUDA backend, emulated GPUs' 300 "$1/tests/test_backend_cuda_emulated"
     tests 'operations, emulated GPUs' 600 "${emulated[@]}" "$1/tests/test_ops_cuda_emulated"
     tests 'parity, emulated GPUs' 600 env DPTRAIN_EMULATED_GPUS=8 "$PYTHON" tests/parity/parity.py --device cuda \
         --only "$built" "$1/emulated/dptrain" tests/parity/cases
