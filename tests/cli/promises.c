@@ -112,8 +112,10 @@ START_TEST(phases_partition_the_steps)
         }
         ck_assert(number_of(spent, "forward") > 0);
     }
+    /* nothing has fetched an epoch's first batch ahead */
+    ck_assert(number_of(json_object_get(at(batches, 10), "phase_ms"), "wait") > 0);
     double whole = 1000 * number_of(at(epochs, 1), "seconds");
-    ck_assert_msg(sum <= 1.01 * whole && sum >= 0.5 * whole, "%g ms of phases in an epoch of %g ms", sum,
+    ck_assert_msg(sum <= 1.01 * whole && sum >= 0.8 * whole, "%g ms of phases in an epoch of %g ms", sum,
                   whole);
     json_decref(batches);
     json_decref(epochs);

@@ -655,6 +655,26 @@ START_TEST(module_prefixes_are_stripped)
 }
 END_TEST
 
+/* A replica wrapped within a model: fc1.module.weight. */
+START_TEST(module_is_stripped_after_a_dot_too)
+{
+    dp_model *model;
+    const dp_model_config config = {
+        .name = "mlp", .input_rank = 1, .input_shape = {3}, .outputs = 1, .hidden_count = 1, .hidden = {2}};
+    OK(dp_model_build(&config, &model, &err));
+    const dp_tensor tensors[] = {TENSOR("fc1.module.weight", DP_F32, w23, 2, 3),
+                                 TENSOR("module.fc1.module.bias", DP_F32, b2, 2),
+                                 TENSOR("fc2.weight", DP_F32, w23, 1, 2), TENSOR("fc2.bias", DP_F32, b2, 1)};
+    float out[11];
+    ck_assert_int_eq(dp_model_elements(model), 11);
+    dp_load_report report;
+    OK(dp_weights_load(write_tensors("w", tensors, 4), model, false, out, &report, &err));
+    ck_assert(report.loaded == 4 && report.stripped == 2 && report.skipped == 0);
+    ck_assert(out[5] == 6 && out[7] == 8);
+    dp_model_free(model);
+}
+END_TEST
+
 START_TEST(half_precision_is_widened_and_integers_are_refused)
 {
     static const uint16_t half[2] = {0x3C00, 0xC000}, brain[6] = {0x3F80, 0xC000, 0x3F80, 0, 0, 0};
@@ -732,6 +752,7 @@ int main(void)
     tcase_add_test(t, metadata_is_not_trusted);
     tcase_add_test(t, files_that_are_no_checkpoint_are_refused);
     tcase_add_test(t, module_prefixes_are_stripped);
+    tcase_add_test(t, module_is_stripped_after_a_dot_too);
     tcase_add_test(t, half_precision_is_widened_and_integers_are_refused);
     tcase_add_test(t, what_does_not_fit_is_listed);
     SRunner *r = srunner_create(s);
