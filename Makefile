@@ -73,6 +73,7 @@ help:
 	@echo '  DEBUG=1                      no optimisation'
 	@echo '  WERROR=1                     warnings are errors'
 	@echo '  SANITIZE=address,undefined   or SANITIZE=thread; give these builds a BUILD of their own'
+	@echo '  CUDA=0 or CUDA=1             never, or an error where it cannot be built; CUDA_HOME, CUDNN_HOME, CUDA_ARCH'
 
 # ---- building ----
 
@@ -91,10 +92,12 @@ $(BUILD)/flags $(BUILD)/members:
 	@mkdir -p $(@D)
 	@printf '%s\n' "$$TEXT" >$@
 
-# Compiler, headers and libraries are looked for once per set of flags, before the first source is compiled.
+# Compiler, headers and libraries are looked for once per set of flags, before the first source is compiled. `cuda`:
+# what the CUDA backend needs beside its toolkit.
+NEEDS_TO_BUILD = build $(if $(CUDA_AVAILABLE),cuda)
 PROBE = CC='$(CC)' CPPFLAGS='$(CPPFLAGS)' LDFLAGS='$(LDFLAGS)' PYTHON='$(PYTHON)' tests/tools/deps.sh
 $(BUILD)/probed: $(BUILD)/flags
-	@$(PROBE) --probe build
+	@$(PROBE) --probe $(NEEDS_TO_BUILD)
 	@touch $@
 
 $(BUILD)/%.o: %.c $(BUILD)/flags | $(BUILD)/probed
@@ -127,6 +130,8 @@ $(BUILD)/bench/%: $(BUILD)/bench/%.o $(LIB)
 
 include tests/cuda_emulation/emulation.mk
 include cuda/cuda.mk
+$(CUDA_BACKEND_OBJECTS) $(CUDA_BASE_OBJECTS) $(CUDA_KERNEL_OBJECTS) $(CUDA_OPS_OBJECTS): | $(BUILD)/probed
+$(EMULATION_OBJECTS) $(EMULATION_KERNEL_OBJECTS) $(EMULATION_TEST_OBJECTS): | $(BUILD)/probed
 
 # The normal program beside a CUDA backend that runs on emulated GPUs: --device cuda with DPTRAIN_EMULATED_GPUS=N.
 emulated: $(if $(EMULATION_AVAILABLE),$(BUILD)/emulated/dptrain $(CUDA_EMULATED_LIB),emulated-missing)
@@ -136,14 +141,15 @@ emulated-missing:
 $(BUILD)/emulated/dptrain: $(BUILD)/dptrain
 	@mkdir -p $(@D)
 	@cp $< $@
+
 # ---- using ----
 
 deps:
-	@$(PROBE) build demo test check
+	@$(PROBE) $(NEEDS_TO_BUILD) demo test check
 
 # Builds in a second make, after the compiler has arrived; on all cores unless -j was given.
 demo:
-	@$(PROBE) build demo
+	@$(PROBE) $(NEEDS_TO_BUILD) demo
 	@$(MAKE) --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$$(nproc)) all
 	@$(BUILD)/dptrain train --model lenet --data fashion-mnist --optimizer sgd --lr 0.05 --momentum 0.9 \
 	    --weight-decay 0 --batch-size 128 --n-epoch 5 --lr-step 0 --model-dir $(BUILD)/demo --overwrite

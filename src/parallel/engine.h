@@ -103,6 +103,7 @@ typedef struct dp_buffer {
 typedef struct dp_task {
     dp_status (*run)(dp_replica *replica, const void *argument, dp_error *err);
     const void *argument;
+    bool cleanup; /* runs even after the worker has failed */
 } dp_task;
 
 enum { DP_MAILBOX_SIZE = 8, DP_SLOTS = 2 };

@@ -37,7 +37,9 @@ static void *worker_main(void *argument)
             dp_signal_post(&r->done, number);
             break;
         }
-        if (r->status == DP_OK) {
+        if (task.cleanup)
+            task.run(r, task.argument, NULL);
+        else if (r->status == DP_OK) {
             status = task.run(r, task.argument, &r->error);
             if (status != DP_OK)
                 worker_failed(r, status);
@@ -63,25 +65,49 @@ dp_status dp_workers_start(dp_engine *engine, dp_error *err)
     return DP_OK;
 }
 
-void dp_workers_stop(dp_engine *engine)
-{
-    for (int k = 0; k < engine->device_count; k++)
-        if (engine->replicas[k].started)
-            dp_worker_post(&engine->replicas[k], NULL, NULL);
-    for (int k = 0; k < engine->device_count; k++)
-        if (engine->replicas[k].started)
-            pthread_join(engine->replicas[k].thread, NULL);
-}
-
-void dp_worker_post(dp_replica *r, dp_status (*run)(dp_replica *, const void *, dp_error *),
-                    const void *argument)
+static void post(dp_replica *r, dp_task task)
 {
     uint64_t number = ++r->post_count;
     /* A full mailbox (never in a step: a step posts three tasks) waits for its oldest task. */
     if (number > DP_MAILBOX_SIZE)
         dp_signal_wait(&r->done, number - DP_MAILBOX_SIZE);
-    r->tasks[number % DP_MAILBOX_SIZE] = (dp_task){run, argument};
+    r->tasks[number % DP_MAILBOX_SIZE] = task;
     dp_signal_post(&r->posted, number);
+}
+
+void dp_worker_post(dp_replica *r, dp_status (*run)(dp_replica *, const void *, dp_error *),
+                    const void *argument)
+{
+    post(r, (dp_task){.run = run, .argument = argument});
+}
+
+/* Waits for all work of a device; whatever fails now has been reported or concerns nobody any more. */
+static dp_status drain(dp_replica *r, const void *unused, dp_error *err)
+{
+    (void)unused;
+    if (r->compute.device)
+        dp_stream_synchronize(&r->compute, err);
+    if (r->copy.device)
+        dp_stream_synchronize(&r->copy, err);
+    return DP_OK;
+}
+
+/* A device's queued copies may read another device's memory: all streams are idle before anybody frees any.
+ */
+void dp_workers_stop(dp_engine *engine)
+{
+    const dp_task tasks[] = {{.run = drain, .cleanup = true}, {.run = NULL}};
+    for (int i = 0; i < 2; i++) {
+        for (int k = 0; k < engine->device_count; k++)
+            if (engine->replicas[k].started)
+                post(&engine->replicas[k], tasks[i]);
+        for (int k = 0; k < engine->device_count; k++)
+            if (engine->replicas[k].started)
+                dp_signal_wait(&engine->replicas[k].done, engine->replicas[k].post_count);
+    }
+    for (int k = 0; k < engine->device_count; k++)
+        if (engine->replicas[k].started)
+            pthread_join(engine->replicas[k].thread, NULL);
 }
 
 dp_status dp_workers_wait(dp_engine *engine, dp_error *err)

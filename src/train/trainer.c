@@ -287,7 +287,6 @@ static dp_status end_epoch(trainer *t, dp_error *err)
                           .train_loss = p->average,
                           .seconds = p->seconds,
                           .samples_per_second = p->seconds > 0 ? (double)p->samples / p->seconds : 0};
-    dp_engine_drop_gradients(t->engine); /* of a window that max_steps cut short: none else is left */
     if (t->valid_loader) {
         dp_evaluation v;
         bool labels = t->config->engine.criterion == DP_LOSS_CROSS_ENTROPY;

@@ -1,5 +1,5 @@
 #!/bin/sh
-# deps.sh [--probe] GROUP...: brings in what the groups (build demo test check) need and this machine lacks.
+# deps.sh [--probe] GROUP...: brings in what the groups (build cuda demo test check) need and this machine lacks.
 #
 # As root it installs Debian's packages; otherwise it prints the one line to run and exits 1. With --probe it only names
 # what is missing, and the command that brings it, and exits 1 if there is anything. What is asked is whether a header
@@ -31,6 +31,7 @@ build | libdnnl-dev | header oneapi/dnnl/dnnl.h -ldnnl | oneDNN (oneapi/dnnl/dnn
 build | libjansson-dev | header jansson.h -ljansson | Jansson (jansson.h), JSON
 build | zlib1g-dev | header zlib.h -lz | zlib (zlib.h), compressed data sets
 $omp | libomp-dev | header omp.h | OpenMP for clang (omp.h)
+cuda | g++ | command g++ | the C++ compiler (g++), which nvcc calls; CUDA=0 builds without
 demo | dataset-fashion-mnist | file /usr/share/datasets/fashion-mnist | Fashion-MNIST, the images that 'make demo' trains on
 test | check | header check.h -lcheck | Check (check.h), unit tests
 test | dataset-fashion-mnist | file /usr/share/datasets/fashion-mnist | Fashion-MNIST, for tests of its reader

@@ -9,7 +9,8 @@ tree=$tmp/tree
 mkdir "$tree"
 tar -c --exclude=./build --exclude=./.git --exclude=./tests/parity/cases . | tar -x -C "$tree"
 cd "$tree" || exit 2
-unset MAKEFLAGS MFLAGS MAKELEVEL BUILD CC CFLAGS CPPFLAGS LDFLAGS LIBS WERROR SANITIZE DEBUG
+unset MAKEFLAGS MFLAGS MAKELEVEL BUILD CC CFLAGS CPPFLAGS LDFLAGS LIBS WERROR SANITIZE DEBUG CUDA_HOME CUDNN_HOME CUDA_ARCH
+export CUDA=0
 bad=0
 failed() {
     echo "FAILED $*"
@@ -62,6 +63,21 @@ expect 'with the command that brings it' 2 "or as root 'apt-get install --no-ins
     make CC="$tmp/gcc-no-header" BUILD=b1
 expect 'a missing library is named' 2 'missing: zlib (zlib.h)' make CC="$tmp/gcc-no-library" BUILD=b1
 expect 'no source is compiled before' 2 '!CC  ' make -j4 CC="$tmp/gcc-no-header" BUILD=b1
+
+# CUDA: not there, there in part, there.
+toolkit=$tmp/toolkit
+on_toolkit=(env CUDA= "PATH=$bare" "CUDA_HOME=$toolkit" "CUDNN_HOME=$toolkit")
+expect 'no toolkit' 0 "CUDA: no (nvcc is neither on PATH nor in $toolkit/bin: set CUDA_HOME)" "${on_toolkit[@]}" make cuda-report
+expect 'an error where it was asked for' 2 'cannot be built' "${on_toolkit[@]}" CUDA=1 make cuda-report
+mkdir -p "$toolkit"/{bin,lib64,include}
+touch "$toolkit"/{bin/nvcc,lib64/libcudart.so,lib64/libcublas.so,include/cublas_v2.h}
+expect 'a toolkit without cuDNN' 0 'CUDA: no (no cuDNN 9' "${on_toolkit[@]}" make cuda-report
+touch "$toolkit"/{lib64/libcudnn.so,include/cudnn_graph.h}
+expect 'a whole toolkit' 0 "CUDA: yes ($toolkit/bin/nvcc, cuDNN in $toolkit/lib64" "${on_toolkit[@]}" make cuda-report
+expect 'that was switched off' 0 'CUDA: no (switched off by CUDA=0)' "${on_toolkit[@]}" CUDA=0 make cuda-report
+expect 'whose C++ compiler is missing' 2 'missing: the C++ compiler (g++)' "${on_toolkit[@]}" make -j4
+expect 'which is found before sources are compiled' 2 '!CC  ' "${on_toolkit[@]}" make -j4
+expect 'and is not asked for without CUDA' 2 '!g++' "${on_toolkit[@]}" CUDA=0 make
 
 # make deps, with a compiler that finds nothing and an apt-get that only takes notes.
 fake=$tmp/fake
