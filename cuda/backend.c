@@ -141,7 +141,6 @@ static dp_status open_device(dp_backend *backend, int id, int gpus, dp_error *er
     format_uuid(&p.uuid, out->uuid, sizeof out->uuid);
     out->memory_bytes = p.totalGlobalMem;
     out->multiprocessors = p.multiProcessorCount;
-    out->physical = state->physical;
     /* Round-robin: the first devices / gpus rounds are whole, the last one may be partial. */
     out->shares_hardware = state->physical + gpus < backend->device_count;
     return DP_OK;

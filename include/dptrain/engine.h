@@ -139,9 +139,9 @@ typedef struct dp_step_result {
  */
 dp_status dp_engine_train(dp_engine *engine, const dp_step *step, dp_step_result *result, dp_error *err);
 
-/* The same in two halves, so that the next batch travels while this one is computed: begin returns at once;
- * stage (optional) sends the next batch ahead; finish waits for the result. The batch that was staged must be
- * the next begun. */
+/* The same in two halves, so that the next batch can be fetched while this one is computed: begin returns at
+ * once; stage (optional) queues the transfer of the next batch; finish waits for the result. The batch that
+ * was staged must be the next begun. */
 dp_status dp_engine_begin(dp_engine *engine, const dp_step *step, dp_error *err);
 dp_status dp_engine_stage(dp_engine *engine, const dp_host_batch *next, dp_error *err);
 dp_status dp_engine_finish(dp_engine *engine, dp_step_result *result, dp_error *err);

@@ -73,7 +73,7 @@ typedef struct dp_param_info {
     int rank;
     int64_t shape[4];
     int64_t elements;
-    int64_t offset; /* elements into a dp_weights block (in order of the table, no gaps) */
+    int64_t offset; /* elements into a block of all weights (in order of the table, no gaps) */
     bool used;      /* the output depends on it; others get no gradient */
 } dp_param_info;
 

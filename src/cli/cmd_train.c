@@ -47,7 +47,7 @@ static dp_status read_optimizer(training *t, dp_error *err)
     opt->adamw = optimizer == 1;
     opt->nesterov = cli_given(o, OPT_NESTEROV);
     t->scale_lr = scale == 1;
-    if (opt->adamw && cli_given(o, OPT_MOMENTUM) && opt->momentum != 0)
+    if (opt->adamw && cli_given(o, OPT_MOMENTUM) && opt->momentum != 0 && opt->momentum != 0.9)
         return dp_fail(err, DP_ERROR_USAGE, "--momentum is for sgd: adamw has betas of its own");
     if (opt->adamw && opt->nesterov)
         return dp_fail(err, DP_ERROR_USAGE, "--nesterov is for sgd");

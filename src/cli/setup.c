@@ -46,6 +46,9 @@ dp_status cli_open_devices(const cli_options *o, dp_context **context, int ids[D
     for (int k = 0; k < config->device_count; k++)
         ids[k] = given ? (int)list[k] : k;
     config->device_ids = ids;
+    dp_device_info unused;
+    for (int k = 0; k < config->device_count; k++)
+        DP_TRY(dp_context_device(*context, ids[k], &unused, err));
     return DP_OK;
 }
 

@@ -69,7 +69,6 @@ typedef struct dp_device_properties {
     char uuid[64];         /* empty for CPU devices */
     uint64_t memory_bytes; /* total memory of the hardware behind it */
     int multiprocessors;   /* SMs, or threads of a CPU device */
-    int physical;          /* which hardware: the GPU's CUDA ordinal; 0 for CPU devices */
     bool shares_hardware;  /* other logical devices of this backend sit on the same hardware (cores or GPU) */
 } dp_device_properties;
 
@@ -156,7 +155,7 @@ struct dp_op {
 };
 
 /* Memory of one call. All pointers are on the op's device and 64-byte aligned.
- * Backward may overwrite out_gradient (a fused ReLU masks it in place). input_gradient[i] is NULL where it
+ * Backward may overwrite out_gradient (a fused ReLU masks it in place). in_gradient[i] is NULL where it
  * was not requested; so is param_gradient[i]. With accumulate, parameter gradients are added to what is
  * there, else overwritten; input gradients are always overwritten. */
 typedef struct dp_op_args {
@@ -217,7 +216,8 @@ typedef struct dp_update_args {
     float *weight, *moment1, *moment2; /* moment1: SGD's momentum buffer, NULL without momentum */
     float lr, momentum, weight_decay;
     bool nesterov;
-    float beta1, beta2, eps, bias1, bias2; /* AdamW; bias_i = 1 - beta_i^step */
+    double beta1, beta2;     /* 1 - beta is taken before rounding to float32, as PyTorch does */
+    float eps, bias1, bias2; /* AdamW; bias_i = 1 - beta_i^step */
     uint32_t *nonfinite;
 } dp_update_args;
 

@@ -113,6 +113,10 @@ static int add_param(dp_model *m, const char *layer, const char *leaf, int rank,
     p->info = (dp_param_info){.name = p->name, .rank = rank, .elements = 1, .offset = m->elements};
     for (int i = 0; i < rank; i++) {
         p->info.shape[i] = shape[i];
+        if (p->info.elements > ((int64_t)1 << MAX_ELEMENTS_LOG2) / shape[i]) {
+            dp_free(p->name);
+            return fail(m, DP_ERROR_USAGE, "model '%s': parameter '%s' would be too large", m->name, full);
+        }
         p->info.elements *= shape[i];
     }
     m->elements += p->info.elements;

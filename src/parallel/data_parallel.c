@@ -83,6 +83,11 @@ static dp_status finish_update(dp_replica *r, const dp_step_job *job, dp_error *
     const dp_arena *arena = &r->engine->arena;
     if (r == r->engine->primary) {
         DP_TRY(dp_reduce_buckets(r, job, true, err));
+        /* The sums ran on the copy stream; the clock, on the compute stream, must see their end. */
+        for (int b = 0; b < arena->bucket_count; b++)
+            if (arena->buckets[b].trainable)
+                DP_TRY(dp_stream_wait(&r->compute, &r->weights_ready[b].event, job->weights_number + 1,
+                                      "its own sums", err));
         return dp_copy(&r->copy, NULL, r->host_nonfinite, r->device, r->nonfinite, sizeof *r->nonfinite, err);
     }
     if (!job->contributes[r->index])
@@ -96,7 +101,6 @@ static dp_status finish_update(dp_replica *r, const dp_step_job *job, dp_error *
 
 static dp_status start_step(dp_replica *r, const dp_step_job *job, dp_error *err)
 {
-    r->has_losses = false;
     r->next_bucket = r->engine->arena.bucket_count - 1;
     DP_TRY(dp_mark_phase(r, DP_PHASE_SCATTER, true, err));
     if (r == r->engine->primary && job->update)

@@ -176,10 +176,9 @@ void dp_engine_free(dp_engine *engine)
 /* A call that may not come between begin and finish, or after a failure. */
 static dp_status check_idle(dp_engine *e, dp_error *err)
 {
-    if (atomic_load(&e->failed))
-        return dp_fail(err, e->first_error.status, "%s", e->first_error.message);
-    return e->in_flight ? dp_fail(err, DP_ERROR_USAGE, "a training step has begun and was not finished")
-                        : DP_OK;
+    if (e->in_flight)
+        return dp_fail(err, DP_ERROR_USAGE, "a training step has begun and was not finished");
+    return atomic_load(&e->failed) ? dp_workers_wait(e, err) : DP_OK;
 }
 
 dp_status dp_engine_set_weights(dp_engine *engine, const float *weights, dp_error *err)
@@ -319,8 +318,8 @@ dp_status dp_engine_stage(dp_engine *engine, const dp_host_batch *next, dp_error
 {
     if (engine->is_staged)
         return dp_fail(err, DP_ERROR_USAGE, "a batch is staged already");
-    if (!is_planned(engine, next->samples, true))
-        return DP_OK; /* begin will plan and send it; nothing is lost but the head start */
+    if (atomic_load(&engine->failed) || !is_planned(engine, next->samples, true))
+        return DP_OK; /* begin will plan and send it, or finish report the failure: nothing is lost */
     scatter(engine, next, true, &engine->staged);
     engine->is_staged = true;
     return DP_OK;

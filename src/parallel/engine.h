@@ -153,7 +153,6 @@ struct dp_replica {
     float *host_sample_loss;
     int32_t *host_correct;
     uint32_t *host_nonfinite;
-    bool has_losses; /* this step's criterion ran here */
 
     int64_t samples_trained;
     dp_clock clock;

@@ -46,7 +46,6 @@ static dp_status run_criterion(dp_replica *r, const dp_step_job *job, int64_t sa
         .gradient = gradient,
     };
     DP_TRY(r->device->backend->call->loss(r->device, r->compute.handle, &args, err));
-    r->has_losses = true;
     DP_TRY(dp_copy(&r->compute, NULL, r->host_sample_loss, r->device, r->sample_loss,
                    (size_t)samples * sizeof(float), err));
     return dp_copy(&r->compute, NULL, r->host_correct, r->device, r->correct,

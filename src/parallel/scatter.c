@@ -52,8 +52,9 @@ int dp_split_batch(dp_split_kind kind, const double *shares, int devices, int64_
     return used;
 }
 
-/* Runs on a device's thread, perhaps while its previous step is still being computed: the chunk goes straight
- * from the batch's host memory into the input slot that this step does not use, on the copy stream. */
+/* Runs on a device's thread, as soon as its previous step has ended if the batch was staged: the chunk goes
+ * straight from the batch's host memory into the input slot that this step does not use, on the copy stream.
+ */
 dp_status dp_receive_chunk(dp_replica *r, const void *argument, dp_error *err)
 {
     const dp_chunk_job *job = argument;

@@ -1,3 +1,4 @@
+#include <math.h>
 #include <string.h>
 
 #include "train/train.h"
@@ -62,11 +63,15 @@ dp_status dp_evaluate(dp_context *context, const dp_model *model, const float *w
     dp_engine *engine = NULL;
     dp_loader *loader = NULL;
     dp_status status;
-    if ((status = dp_make_loader(context, dataset, batch_size, workers, false, false, 0, &loader, err)) ==
+    /* The engine first: memory that copies fast is to be had once a device is open. */
+    if ((status = dp_engine_create(context, model, config, &engine, err)) == DP_OK &&
+        (status = dp_make_loader(context, dataset, batch_size, workers, false, false, 0, &loader, err)) ==
             DP_OK &&
-        (status = dp_engine_create(context, model, config, &engine, err)) == DP_OK &&
         (status = dp_engine_set_weights(engine, weights, err)) == DP_OK)
         status = dp_evaluate_with(engine, loader, config->criterion == DP_LOSS_CROSS_ENTROPY, result, err);
+    if (status == DP_OK && !isfinite(result->loss))
+        status = dp_fail(err, DP_ERROR_NONFINITE, "the loss of model '%s' on this data is not finite",
+                         dp_model_name(model));
     dp_engine_free(engine);
     dp_loader_free(loader);
     return status;

@@ -150,12 +150,13 @@ static void tell_start(trainer *t, dp_train_start *s)
 static dp_status start(trainer *t, dp_error *err)
 {
     const dp_train_config *c = t->config;
+    /* The engine first: memory that copies fast is to be had once a device is open. */
+    DP_TRY(dp_engine_create(t->context, t->model, &c->engine, &t->engine, err));
     DP_TRY(dp_make_loader(t->context, t->train, c->batch_size, c->workers, c->shuffle, c->drop_last, c->seed,
                           &t->loader, err));
     if (t->valid)
         DP_TRY(dp_make_loader(t->context, t->valid, c->batch_size, c->workers, false, false, 0,
                               &t->valid_loader, err));
-    DP_TRY(dp_engine_create(t->context, t->model, &c->engine, &t->engine, err));
     DP_TRY(dp_engine_set_weights(t->engine, t->weights, err));
     DP_TRY(plan_batches(t, err));
     DP_TRY(open_files(t, err));
@@ -174,7 +175,7 @@ static dp_status next_batch(trainer *t, const dp_batch **out, dp_error *err)
     return DP_OK;
 }
 
-/* A step is whole if it ends a window: the A-th micro-batch, or the epoch's last. */
+/* Does this micro-batch end its accumulation window: the A-th, or the epoch's last? */
 static bool ends_window(const trainer *t, int64_t batch)
 {
     return (batch + 1) % t->config->accumulation_steps == 0 || batch + 1 == t->progress.batches;

@@ -75,7 +75,7 @@ static const mistake mistakes[] = {
     {"train --batch-size 8 --batch-per-device 4", 2, "exclude each other"},
     {"train --nesterov --momentum 0", 2, "--nesterov needs a --momentum above 0"},
     {"train --optimizer adamw --nesterov", 2, "--nesterov is for sgd"},
-    {"train --optimizer adamw --momentum 0.9", 2, "--momentum is for sgd"},
+    {"train --optimizer adamw --momentum 0.5", 2, "--momentum is for sgd"},
     {"train --model lenet --dropout 0.5", 2, "no use for --dropout"},
     {"train --model lenet --hidden 64", 2, "no use for --hidden"},
     {"train --mean 0.5", 2, "--mean and --std go together"},
