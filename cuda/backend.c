@@ -142,6 +142,7 @@ static dp_status open_device(dp_backend *backend, int id, int gpus, dp_error *er
     out->memory_bytes = p.totalGlobalMem;
     out->multiprocessors = p.multiProcessorCount;
     /* Round-robin: the first devices / gpus rounds are whole, the last one may be partial. */
+    out->physical = state->physical;
     out->shares_hardware = state->physical + gpus < backend->device_count;
     return DP_OK;
 }

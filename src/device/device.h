@@ -69,6 +69,7 @@ typedef struct dp_device_properties {
     char uuid[64];         /* empty for CPU devices */
     uint64_t memory_bytes; /* total memory of the hardware behind it */
     int multiprocessors;   /* SMs, or threads of a CPU device */
+    int physical;          /* which hardware: the GPU's CUDA ordinal; 0 for CPU devices */
     bool shares_hardware;  /* other logical devices of this backend sit on the same hardware (cores or GPU) */
 } dp_device_properties;
 

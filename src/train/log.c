@@ -21,8 +21,11 @@ dp_status dp_log_open(const char *path, dp_log **out, dp_error *err)
     log->file = -1;
     dp_status status = dp_strdup(path, &log->path, err);
     if (status == DP_OK) {
-        log->file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+        /* O_NONBLOCK: a FIFO that nobody reads is an error at once, not a wait without end. */
+        log->file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0666);
         if (log->file < 0)
+            status = dp_fail(err, DP_ERROR_IO, "cannot write '%s': %s", path, strerror(errno));
+        else if (fcntl(log->file, F_SETFL, O_WRONLY) != 0)
             status = dp_fail(err, DP_ERROR_IO, "cannot write '%s': %s", path, strerror(errno));
     }
     if (status != DP_OK) {
