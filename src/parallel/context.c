@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/memory.h"
 #include "base/thread.h"
@@ -49,6 +50,9 @@ static dp_status open_cuda(dp_context *c, const dp_context_config *config, dp_er
 {
     char path[PATH_MAX];
     cuda_library_path(path);
+    if (access(path, F_OK) != 0)
+        return dp_fail(err, DP_ERROR_DEVICE,
+                       "no CUDA backend (libdptrain_cuda.so is not beside the program)");
     c->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!c->library)
         return dp_fail(err, DP_ERROR_DEVICE, "no CUDA backend (%s)", dlerror());
