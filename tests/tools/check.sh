@@ -127,8 +127,9 @@ check() {
     fi
     if build 'build, ASan and UBSan' "$base/asan" SANITIZE=address,undefined CFLAGS='-g -O2'; then
         unit_tests ', ASan' "$base/asan" "${asan[@]}"
-        ops ', one thread, ASan' "$base/asan" "${asan[@]}" CK_RUN_CASE=table
+        ops ', ASan' "$base/asan" "${asan[@]}"
         cli ', ASan' "$base/asan" "${asan[@]}"
+        parity ', ASan' "$base/asan" "$built"
     fi
     if build 'build, TSan' "$base/tsan" SANITIZE=thread CFLAGS='-g -O1'; then
         unit_tests ', TSan' "$base/tsan" "${tsan[@]}"
@@ -138,8 +139,6 @@ check() {
 check_long() {
     check
     local round
-    parity ', ASan' "$base/asan" "$built" --threads-per-device 1
-    ops ', all, ASan' "$base/asan" "${asan[@]}"
     ops ', TSan' "$base/tsan" "${tsan[@]}"
     for round in 1 2 3 4 5; do
         unit_tests ", repeat $round" "$base/check"

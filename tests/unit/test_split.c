@@ -70,6 +70,7 @@ int main(void)
 {
     Suite *s = suite_create("split");
     TCase *t = tcase_create("split");
+    tcase_set_timeout(t, 60);
     tcase_add_test(t, chunk_is_torch_chunk);
     tcase_add_test(t, every_row_is_given_once);
     tcase_add_test(t, balanced_differs_by_one);
