@@ -75,6 +75,10 @@ dp_engine_config dp_engine_defaults(void);
 int dp_split_batch(dp_split_kind kind, const double *shares, int devices, int64_t batch,
                    int64_t *chunk_sizes);
 
+/* Whether device ids, output device and shares make sense: what dp_engine_create checks first, for those who
+ * want to know before they read data. DP_ERROR_USAGE names what is visible. */
+dp_status dp_engine_check(const dp_context *context, const dp_engine_config *config, dp_error *err);
+
 /* Starts the worker threads and allocates parameters, gradients and optimizer state. DP_ERROR_USAGE names ids
  * that do not exist or repeat. The context and the model must outlive the engine. Owner: the caller. */
 dp_status dp_engine_create(dp_context *context, const dp_model *model, const dp_engine_config *config,

@@ -101,6 +101,9 @@ dp_status cli_number(const cli_options *o, cli_option option, double low, double
                      dp_error *err);
 dp_status cli_choice(const cli_options *o, cli_option option, const char *const *names, int *out,
                      dp_error *err);
+/* The same of a text that came another way; `name` is what the message calls it. */
+dp_status cli_check_integer(const char *name, const char *text, int64_t low, int64_t high, int64_t *out,
+                            dp_error *err);
 /* Comma-separated numbers; *count says how many (0: not given). */
 dp_status cli_integers(const cli_options *o, cli_option option, int64_t low, int64_t high, int max,
                        int64_t *out, int *count, dp_error *err);
@@ -117,6 +120,13 @@ dp_status cli_data_config(const cli_options *o, dp_data_config *out, dp_error *e
 /* A --valid-split that data with a test part of its own has no use for is an error. valid may be NULL. */
 dp_status cli_check_split(const cli_options *o, const dp_dataset *valid, dp_error *err);
 void cli_print_devices(const dp_context *context, const dp_engine_config *config);
+
+/* ---- paths.c ---- */
+
+/* No output (--save, --log) may be written over an input (--init, --data), over the other, or under a name
+ * that the run uses in model_dir. */
+dp_status cli_check_files(const cli_options *o, const char *model_dir, const char *data_source,
+                          dp_error *err);
 
 /* ---- progress.c: training as seen on stderr ---- */
 

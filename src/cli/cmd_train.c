@@ -6,7 +6,7 @@
 #include "base/text.h"
 #include "cli/cli.h"
 
-enum { MAX_FREEZE = 64 };
+enum { MAX_FREEZE = 64, MAX_CLASSES = 1 << 24 };
 
 typedef struct training {
     const cli_options *options;
@@ -146,7 +146,7 @@ static dp_status read_model(training *t, dp_error *err)
     m->name = cli_given(o, OPT_MODEL) ? o->value[OPT_MODEL] : "lenet";
     DP_TRY(dp_model_traits_of(m->name, &traits, err));
     DP_TRY(cli_integers(o, OPT_HIDDEN, 1, 1 << 24, DP_MODEL_MAX_HIDDEN, m->hidden, &m->hidden_count, err));
-    DP_TRY(cli_integer(o, OPT_NUM_CLASSES, 1, 1 << 24, &m->outputs, err));
+    DP_TRY(cli_integer(o, OPT_NUM_CLASSES, 1, MAX_CLASSES, &m->outputs, err));
     DP_TRY(cli_number(o, OPT_DROPOUT, 0, CLI_BELOW_1, &dropout, err));
     bool neutral = m->hidden_count == 2 && m->hidden[0] == 512 && m->hidden[1] == 512;
     if (!traits.hidden && m->hidden_count > 0 && !neutral)
@@ -166,7 +166,8 @@ static dp_status read_options(training *t, dp_error *err)
     DP_TRY(read_loss(t, err));
     DP_TRY(read_split(t, err));
     DP_TRY(read_freeze(t, err));
-    return cli_data_config(t->options, &t->data, err);
+    DP_TRY(cli_data_config(t->options, &t->data, err));
+    return cli_check_files(t->options, t->config.model_dir, t->data.source, err);
 }
 
 /* ---- devices, data, model ---- */
@@ -178,8 +179,8 @@ static dp_status apply_devices(training *t, dp_error *err)
     dp_engine_config *e = &c->engine;
     int64_t output = -1;
     DP_TRY(cli_integer(o, OPT_OUTPUT_DEVICE, 0, 1 << 20, &output, err));
-    DP_TRY(cli_open_devices(o, &t->context, t->ids, e, err));
     e->output_device = (int)output;
+    DP_TRY(cli_open_devices(o, &t->context, t->ids, e, err));
     if (e->split == DP_SPLIT_SHARES && t->share_count != e->device_count)
         return dp_fail(err, DP_ERROR_USAGE, "--split '%s' has %d shares for %d devices", o->value[OPT_SPLIT],
                        t->share_count, e->device_count);
@@ -211,6 +212,9 @@ static dp_status make_model(training *t, dp_error *err)
     dp_model_config *m = &t->model_config;
     m->input_rank = d->rank;
     memcpy(m->input_shape, d->shape, sizeof m->input_shape);
+    if (d->target == DP_TARGET_LABELS && !m->outputs && d->classes > MAX_CLASSES)
+        return dp_fail(err, DP_ERROR_MISMATCH, "the largest label is %lld: that makes more than %d classes",
+                       (long long)d->classes - 1, MAX_CLASSES);
     if (d->target == DP_TARGET_LABELS)
         m->outputs = m->outputs ? m->outputs : d->classes;
     else if (m->outputs && m->outputs != d->target_elements)

@@ -181,8 +181,8 @@ static bool parse_number(const char *text, double *out)
     return !*end && isfinite(*out);
 }
 
-static dp_status check_integer(cli_option option, const char *text, int64_t low, int64_t high, int64_t *out,
-                               dp_error *err)
+dp_status cli_check_integer(const char *name, const char *text, int64_t low, int64_t high, int64_t *out,
+                            dp_error *err)
 {
     char wanted[96];
     if (high == INT64_MAX)
@@ -192,9 +192,17 @@ static dp_status check_integer(cli_option option, const char *text, int64_t low,
                  (long long)high);
     int64_t value;
     if (!parse_integer(text, &value) || value < low || value > high)
-        return bad_value(option, text, wanted, err);
+        return dp_fail(err, DP_ERROR_USAGE, "%s '%s': %s", name, text, wanted);
     *out = value;
     return DP_OK;
+}
+
+static dp_status check_integer(cli_option option, const char *text, int64_t low, int64_t high, int64_t *out,
+                               dp_error *err)
+{
+    char name[MAX_OPTION_NAME + 2];
+    snprintf(name, sizeof name, "--%s", specs[option].name);
+    return cli_check_integer(name, text, low, high, out, err);
 }
 
 static dp_status check_number(cli_option option, const char *text, double low, double high, double *out,

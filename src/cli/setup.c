@@ -10,14 +10,8 @@ static dp_status logical_devices(const cli_options *o, int *out, dp_error *err)
 {
     int64_t n = 0;
     const char *text = getenv("DPTRAIN_LOGICAL_DEVICES");
-    if (!cli_given(o, OPT_LOGICAL_DEVICES) && text && *text) {
-        char *end;
-        n = strtoll(text, &end, 10);
-        if (*end || n < 1 || n > DP_ENGINE_MAX_DEVICES)
-            return dp_fail(err, DP_ERROR_USAGE,
-                           "DPTRAIN_LOGICAL_DEVICES '%s': a whole number from 1 to %d is needed", text,
-                           DP_ENGINE_MAX_DEVICES);
-    }
+    if (!cli_given(o, OPT_LOGICAL_DEVICES) && text && *text)
+        DP_TRY(cli_check_integer("DPTRAIN_LOGICAL_DEVICES", text, 1, DP_ENGINE_MAX_DEVICES, &n, err));
     DP_TRY(cli_integer(o, OPT_LOGICAL_DEVICES, 1, DP_ENGINE_MAX_DEVICES, &n, err));
     *out = (int)n;
     return DP_OK;
@@ -46,10 +40,7 @@ dp_status cli_open_devices(const cli_options *o, dp_context **context, int ids[D
     for (int k = 0; k < config->device_count; k++)
         ids[k] = given ? (int)list[k] : k;
     config->device_ids = ids;
-    dp_device_info unused;
-    for (int k = 0; k < config->device_count; k++)
-        DP_TRY(dp_context_device(*context, ids[k], &unused, err));
-    return DP_OK;
+    return dp_engine_check(*context, config, err);
 }
 
 /* --mean and --std come together, one number or one a channel. */

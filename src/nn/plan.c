@@ -176,7 +176,8 @@ void dp_plan_bind(dp_plan *plan, const dp_plan_memory *memory)
             continue;
         dp_value in = storage(plan, node->input);
         dp_op_args *a = &step->args;
-        a->in[0] = plan->values[in].data; /* NULL for the model's input, which comes with each call */
+        step->reads_batch = in == plan->model->input;
+        a->in[0] = plan->values[in].data; /* NULL where the batch is read */
         a->out = plan->values[node->output].data;
         a->out_gradient = plan->values[node->output].gradient;
         a->in_gradient[0] = plan->values[in].gradient; /* NULL where no gradient is wanted */
@@ -206,7 +207,7 @@ dp_status dp_plan_prepare(dp_plan *plan, int step, dp_stream *stream, dp_error *
 static dp_op_args *arguments(dp_plan *plan, int step, const float *input)
 {
     dp_plan_step *s = &plan->steps[step];
-    if (storage(plan, s->node->input) == plan->model->input)
+    if (s->reads_batch)
         s->args.in[0] = input;
     return &s->args;
 }

@@ -19,8 +19,9 @@ typedef struct dp_plan_value {
 typedef struct dp_plan_step {
     const dp_node *node;
     dp_op op;
-    bool alias;    /* nothing to do: the output is the input, read with another shape */
-    bool backward; /* it has a gradient to compute */
+    bool alias;       /* nothing to do: the output is the input, read with another shape */
+    bool backward;    /* it has a gradient to compute */
+    bool reads_batch; /* its input is the batch itself, which comes with each call */
     bool param_gradient[DP_OP_MAX_PARAMS];
     int saved_block;
     size_t packed_offset;

@@ -34,13 +34,16 @@ static dp_status check_devices(const dp_context *context, const dp_engine_config
                 b->device_count, b->device_count == 1 ? " is" : "s are", name, name, b->device_count - 1);
         for (int j = 0; j < k; j++)
             if (c->device_ids[j] == id)
-                return dp_fail(err, DP_ERROR_USAGE,
-                               "device id %d is listed twice: each device holds one replica", id);
+                return dp_fail(
+                    err, DP_ERROR_USAGE,
+                    "device id %d is listed twice: each device holds one replica (%s:0 to %s:%d are visible)",
+                    id, name, name, b->device_count - 1);
         listed |= id == c->output_device;
     }
     if (!listed)
-        return dp_fail(err, DP_ERROR_USAGE, "output device %d is not one of the device ids",
-                       c->output_device);
+        return dp_fail(err, DP_ERROR_USAGE,
+                       "output device %d is not one of the device ids (%s:0 to %s:%d are visible)",
+                       c->output_device, name, name, b->device_count - 1);
     return DP_OK;
 }
 
@@ -57,6 +60,12 @@ static dp_status check_shares(const dp_engine_config *c, dp_error *err)
     return sum > 0 && isfinite(sum)
                ? DP_OK
                : dp_fail(err, DP_ERROR_USAGE, "a split needs at least one share above 0");
+}
+
+dp_status dp_engine_check(const dp_context *context, const dp_engine_config *config, dp_error *err)
+{
+    DP_TRY(check_devices(context, config, err));
+    return check_shares(config, err);
 }
 
 /* Signals spin briefly only where every thread has a core of its own. */
@@ -129,8 +138,7 @@ dp_status dp_engine_create(dp_context *context, const dp_model *model, const dp_
                            dp_engine **out, dp_error *err)
 {
     *out = NULL;
-    DP_TRY(check_devices(context, config, err));
-    DP_TRY(check_shares(config, err));
+    DP_TRY(dp_engine_check(context, config, err));
     if (!model->finished)
         return dp_fail(err, DP_ERROR_USAGE, "model '%s' is not finished", model->name);
     dp_engine *e;

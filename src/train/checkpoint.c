@@ -1,4 +1,5 @@
 /* Checkpoints: weights as safetensors, with what is needed to use them in the metadata. */
+#include <errno.h>
 #include <float.h>
 #include <jansson.h>
 #include <math.h>
@@ -93,10 +94,26 @@ dp_status dp_checkpoint_write(const char *path, const dp_model *model, const flo
 
 /* ---- reading ---- */
 
-static double metadata_number(const dp_safetensors *file, const char *key, double absent)
+/* A number that fills its whole text; *out keeps its default where there is none. */
+static bool read_real(const dp_safetensors *file, const char *key, double *out)
 {
     const char *text = dp_safetensors_metadata(file, key);
-    return text ? strtod(text, NULL) : absent;
+    if (!text)
+        return true;
+    char *end;
+    *out = strtod(text, &end);
+    return end != text && !*end && isfinite(*out);
+}
+
+static bool read_count(const dp_safetensors *file, const char *key, uint64_t *out)
+{
+    const char *text = dp_safetensors_metadata(file, key);
+    if (!text)
+        return true;
+    char *end;
+    errno = 0;
+    *out = strtoull(text, &end, 10);
+    return *text >= '0' && *text <= '9' && !*end && errno == 0;
 }
 
 static bool read_floats(const json_t *array, int count, float *out)
@@ -131,22 +148,22 @@ static bool read_normalization(const char *text, dp_checkpoint_info *info)
 static dp_status read_info(const dp_safetensors *file, const char *path, dp_checkpoint_info *info,
                            dp_error *err)
 {
-    *info = (dp_checkpoint_info){.pos_weight = metadata_number(file, "pos_weight", 1),
-                                 .valid_split = metadata_number(file, "valid_split", 0.15)};
-    const char *epoch = dp_safetensors_metadata(file, "epoch");
-    const char *seed = dp_safetensors_metadata(file, "data_seed");
+    *info = (dp_checkpoint_info){.pos_weight = 1, .valid_split = 0.15, .epoch = -1};
+    uint64_t epoch = INT64_MAX; /* none */
     const char *loss = dp_safetensors_metadata(file, "loss");
-    info->epoch = epoch ? strtoll(epoch, NULL, 10) : -1;
-    info->data_seed = seed ? strtoull(seed, NULL, 10) : 0;
     int kind = 0;
     while (loss && dp_loss_names[kind] && strcmp(dp_loss_names[kind], loss) != 0)
         kind++;
-    bool sound =
-        dp_loss_names[kind] && read_normalization(dp_safetensors_metadata(file, "normalization"), info) &&
-        isfinite(info->pos_weight) && info->pos_weight > 0 && info->valid_split >= 0 && info->valid_split < 1;
+    bool sound = dp_loss_names[kind] &&
+                 read_normalization(dp_safetensors_metadata(file, "normalization"), info) &&
+                 read_real(file, "pos_weight", &info->pos_weight) &&
+                 read_real(file, "valid_split", &info->valid_split) && read_count(file, "epoch", &epoch) &&
+                 read_count(file, "data_seed", &info->data_seed) && info->pos_weight > 0 &&
+                 info->valid_split >= 0 && info->valid_split < 1;
     if (!sound)
         return dp_fail(err, DP_ERROR_MISMATCH, "'%s': its metadata is not that of a dptrain checkpoint",
                        path);
+    info->epoch = epoch < INT64_MAX ? (int64_t)epoch : -1;
     info->criterion = (dp_loss_kind)kind;
     return DP_OK;
 }

@@ -106,6 +106,39 @@ START_TEST(names_that_are_not_text_are_logged_as_far_as_they_go)
 }
 END_TEST
 
+START_TEST(no_output_is_written_over_another_file_of_the_run)
+{
+    write_values("data", 64);
+    assert_succeeds(dptrain(SMALL "--data safetensors:data --save weights"));
+    dp_safetensors_close(open_weights("weights"));
+#define AGAIN SMALL "--data safetensors:data --overwrite "
+    assert_fails(dptrain(AGAIN "--log data"), 2, "--log 'data' would be written over the file of --data");
+    assert_fails(dptrain(AGAIN "--save ./data"), 2,
+                 "--save './data' would be written over the file of --data");
+    assert_fails(dptrain(AGAIN "--init weights --log model/../weights"), 2, "over the file of --init");
+    ck_assert_int_eq(link("data", "other-name"), 0);
+    assert_fails(dptrain(AGAIN "--log other-name"), 2, "over the file of --data");
+    assert_fails(dptrain(AGAIN "--save new --log model/../new"), 2, "--save and --log name the same file");
+    assert_fails(dptrain(AGAIN "--save model/.lock"), 2, "a name that the run itself uses");
+    assert_fails(dptrain(AGAIN "--save model/log.jsonl"), 2, "a name that the run itself uses");
+    assert_fails(dptrain(AGAIN "--log model/model_epoch_1.safetensors"), 2,
+                 "a name that the run itself uses");
+    assert_fails(dptrain_args((const char *[]){"train", "--save", "", NULL}), 2,
+                 "--save needs the name of a file");
+    ck_assert(!file_exists("new"));
+    dp_safetensors_close(open_weights("data")); /* still whole, all of it */
+    assert_succeeds(dptrain(AGAIN "--log model/log.jsonl --init weights --save elsewhere"));
+#undef AGAIN
+}
+END_TEST
+
+START_TEST(a_log_that_nobody_reads_does_not_hang)
+{
+    ck_assert_int_eq(mkfifo("fifo", 0666), 0);
+    assert_fails(dptrain(SMALL "--log fifo"), 1, "cannot write 'fifo'");
+}
+END_TEST
+
 START_TEST(a_result_that_cannot_be_printed_is_an_error)
 {
     assert_fails(dptrain_shell("%s " SMALL ">/dev/full"), 1, "cannot write to standard output");
@@ -127,6 +160,8 @@ Suite *files_suite(void)
     tcase_set_timeout(c, 60);
     tcase_add_checked_fixture(c, harness_enter, harness_leave);
     tcase_add_test(c, a_run_leaves_its_checkpoints);
+    tcase_add_test(c, no_output_is_written_over_another_file_of_the_run);
+    tcase_add_test(c, a_log_that_nobody_reads_does_not_hang);
     tcase_add_test(c, the_best_is_that_of_the_lowest_validation_loss);
     tcase_add_test(c, a_directory_that_holds_checkpoints_is_not_overwritten_by_chance);
     tcase_add_test(c, one_run_at_a_time_uses_a_directory);

@@ -87,6 +87,8 @@ static const mistake mistakes[] = {
     {"eval", 2, "eval needs --init FILE"},
     /* devices */
     {"train --device cuda", 1, "CUDA is not available: "},
+    {"train --data idx:nowhere --logical-devices 2 --split 0,0", 2, "at least one share above 0"},
+    {"train --data idx:nowhere --logical-devices 2 --output-device 9", 2, "(cpu:0 to cpu:1 are visible)"},
     {"train --device-ids 0,x", 2, "--device-ids 'x'"},
     {"train --device-ids 0,0 --data synthetic:64 --quiet", 2, "device id 0 is listed twice"},
     {"train --logical-devices 2 --device-ids 0,7 --data synthetic:64 --quiet", 2, "cpu:0 to cpu:1"},
@@ -130,6 +132,8 @@ START_TEST(the_environment_is_checked_too)
 {
     setenv("DPTRAIN_LOGICAL_DEVICES", "many", 1);
     assert_fails(dptrain("train --data synthetic:64 --quiet"), 2, "DPTRAIN_LOGICAL_DEVICES 'many'");
+    setenv("DPTRAIN_LOGICAL_DEVICES", " 3", 1);
+    assert_fails(dptrain("train --data synthetic:64 --quiet"), 2, "DPTRAIN_LOGICAL_DEVICES ' 3'");
     setenv("DPTRAIN_LOGICAL_DEVICES", "65", 1);
     assert_fails(dptrain("train --data synthetic:64 --quiet"), 2, "DPTRAIN_LOGICAL_DEVICES '65'");
 }

@@ -580,6 +580,13 @@ START_TEST(metadata_is_not_trusted)
         {"valid_split", "1"},
         {"valid_split", "-0.1"},
         {"valid_split", "nan"},
+        {"valid_split", "x"},
+        {"pos_weight", "1x"},
+        {"epoch", "1e300"},
+        {"epoch", "-1"},
+        {"data_seed", "-1"},
+        {"data_seed", ""},
+        {"data_seed", "99999999999999999999"},
         {"normalization", "{"},
         {"normalization", "[]"},
         {"normalization", "{\"mean\":[0],\"std\":[0]}"},
@@ -594,7 +601,6 @@ START_TEST(metadata_is_not_trusted)
         dp_status status = open_with(wrong[i][0], wrong[i][1], &info);
         ck_assert_msg(status == DP_ERROR_MISMATCH, "%s %s: status %d", wrong[i][0], wrong[i][1], (int)status);
     }
-    OK(open_with("epoch", "1e300", &info)); /* of no consequence, but no undefined conversion */
     OK(open_with("note", "anything", &info));
     ck_assert_int_eq(info.epoch, -1);
     ck_assert_int_eq(info.criterion, DP_LOSS_MSE);

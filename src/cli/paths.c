@@ -1,0 +1,77 @@
+/* Files that a run names: none may be written over another. */
+#include <fnmatch.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "cli/cli.h"
+
+/* The path that a file has or would have: links resolved, its name kept if it does not exist yet. */
+static bool full_path(const char *path, char out[PATH_MAX])
+{
+    if (realpath(path, out))
+        return true;
+    char folder[PATH_MAX], resolved[PATH_MAX];
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    int length = slash ? (int)(slash - path) + 1 : 0;
+    if (snprintf(folder, sizeof folder, "%.*s", length, path) >= (int)sizeof folder)
+        return false;
+    if (!realpath(length ? folder : ".", resolved))
+        snprintf(resolved, sizeof resolved, "%.*s", length, folder); /* compared as it is written */
+    return snprintf(out, PATH_MAX, "%s/%s", resolved, name) < PATH_MAX;
+}
+
+static bool same_file(const char *a, const char *b)
+{
+    struct stat x, y;
+    if (stat(a, &x) == 0 && stat(b, &y) == 0)
+        return x.st_dev == y.st_dev && x.st_ino == y.st_ino && S_ISREG(x.st_mode);
+    char full_a[PATH_MAX], full_b[PATH_MAX];
+    return full_path(a, full_a) && full_path(b, full_b) && strcmp(full_a, full_b) == 0;
+}
+
+typedef struct named_file {
+    const char *option, *path; /* path: NULL if it was not given */
+} named_file;
+
+/* Is it a name that the run itself writes in its directory? The log may have its own. */
+static bool reserved(const char *path, const char *model_dir, bool is_log)
+{
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    if (strcmp(name, ".lock") != 0 && (is_log || strcmp(name, "log.jsonl") != 0) &&
+        strcmp(name, "model_best.safetensors") != 0 && fnmatch("model_epoch_*.safetensors", name, 0) != 0)
+        return false;
+    char own[PATH_MAX];
+    return snprintf(own, sizeof own, "%s/%s", model_dir, name) < (int)sizeof own && same_file(path, own);
+}
+
+dp_status cli_check_files(const cli_options *o, const char *model_dir, const char *data_source, dp_error *err)
+{
+    static const char safetensors[] = "safetensors:";
+    const char *save = o->value[OPT_SAVE], *log = o->value[OPT_LOG];
+    bool from_file = data_source && strncmp(data_source, safetensors, sizeof safetensors - 1) == 0;
+    const named_file inputs[] = {{"--init", o->value[OPT_INIT]},
+                                 {"--data", from_file ? data_source + sizeof safetensors - 1 : NULL}};
+    const named_file outputs[] = {{"--save", save}, {"--log", log}};
+    if (!*model_dir)
+        return dp_fail(err, DP_ERROR_USAGE, "--model-dir needs the name of a directory");
+    for (int i = 0; i < 2; i++) {
+        const named_file *out = &outputs[i];
+        if (!out->path)
+            continue;
+        if (!*out->path)
+            return dp_fail(err, DP_ERROR_USAGE, "%s needs the name of a file", out->option);
+        for (int k = 0; k < 2; k++)
+            if (inputs[k].path && same_file(out->path, inputs[k].path))
+                return dp_fail(err, DP_ERROR_USAGE, "%s '%s' would be written over the file of %s",
+                               out->option, out->path, inputs[k].option);
+        if (reserved(out->path, model_dir, out->path == log))
+            return dp_fail(err, DP_ERROR_USAGE, "%s '%s' is a name that the run itself uses in '%s'",
+                           out->option, out->path, model_dir);
+    }
+    if (save && log && same_file(save, log))
+        return dp_fail(err, DP_ERROR_USAGE, "--save and --log name the same file, '%s'", save);
+    return DP_OK;
+}
