@@ -13,7 +13,21 @@ const char *dp_purpose_name(dp_purpose purpose)
     return purpose_names[purpose];
 }
 
-static const char *const op_kind_names[DP_OP_KINDS] = {"linear", "conv2d", "relu", "max_pool2d", "flatten"};
+static const char *const op_kind_names[DP_OP_KINDS] = {
+    [DP_OP_LINEAR] = "linear",
+    [DP_OP_CONV2D] = "conv2d",
+    [DP_OP_RELU] = "relu",
+    [DP_OP_MAX_POOL2D] = "max_pool2d",
+    [DP_OP_FLATTEN] = "flatten",
+    [DP_OP_BATCH_NORM2D] = "batch_norm2d",
+    [DP_OP_ADD] = "add",
+    [DP_OP_CONCAT] = "concat",
+    [DP_OP_CONV_TRANSPOSE2D] = "conv_transpose2d",
+    [DP_OP_UPSAMPLE2X] = "upsample2x",
+    [DP_OP_ADAPTIVE_AVG_POOL2D] = "adaptive_avg_pool2d",
+    [DP_OP_DROPOUT] = "dropout",
+    [DP_OP_DROPOUT2D] = "dropout2d",
+};
 
 const char *dp_op_kind_name(dp_op_kind kind)
 {

@@ -114,22 +114,43 @@ typedef enum dp_op_kind {
     DP_OP_RELU,       /* any rank */
     DP_OP_MAX_POOL2D, /* windows count no padding; the first maximum of a window gets the gradient */
     DP_OP_FLATTEN,    /* [N, C, H, W] to plain [N, C*H*W] */
+    /* Per channel over N, H, W (Ioffe, Szegedy 2015): y = (x - mean) / sqrt(variance + epsilon) * weight +
+     * bias
+     * (+ in[1], if there are two inputs). A training op takes the chunk's own mean and (biased) variance and
+     * moves the running ones towards them; any other takes the running ones. */
+    DP_OP_BATCH_NORM2D,
+    DP_OP_ADD,                 /* in[0] + in[1], equal shapes */
+    DP_OP_CONCAT,              /* in[0] and in[1] along channels: [N, C0 + C1, H, W] */
+    DP_OP_CONV_TRANSPOSE2D,    /* the gradient of a convolution; x [N, I, H, W], W [I, O, KH, KW], b [O] */
+    DP_OP_UPSAMPLE2X,          /* bilinear, align_corners=False: [N, C, 2H, 2W] */
+    DP_OP_ADAPTIVE_AVG_POOL2D, /* window i of n over size s: floor(i s / n) up to ceil((i + 1) s / n) */
+    DP_OP_DROPOUT,             /* training: x / (1 - p) or, with probability p, 0; else the identity */
+    DP_OP_DROPOUT2D,           /* whole channels of a sample at once */
     DP_OP_KINDS
 } dp_op_kind;
 
 const char *dp_op_kind_name(dp_op_kind kind);
 
-enum { DP_OP_MAX_INPUTS = 2, DP_OP_MAX_PARAMS = 2 };
+enum { DP_OP_MAX_INPUTS = 2, DP_OP_MAX_PARAMS = 2, DP_OP_MAX_BUFFERS = 2 };
 
-/* An operation on given shapes. Parameters are plain float32 arrays in PyTorch's order: weight, then bias. */
+/* PyTorch's defaults for batch normalisation. running = (1 - momentum) * running + momentum * the chunk's; of
+ * the variance the unbiased one. */
+#define DP_BATCH_NORM_EPSILON  1e-5
+#define DP_BATCH_NORM_MOMENTUM 0.1
+
+/* An operation on given shapes. Parameters are plain float32 arrays in PyTorch's order: weight, then bias;
+ * buffers, too: running mean, then running variance. */
 typedef struct dp_op_desc {
     dp_op_kind kind;
     int inputs;
     dp_shape in[DP_OP_MAX_INPUTS];
     dp_shape out;
     int params; /* how many of weight, bias it has: 0, 1 or 2 */
-    bool relu;  /* the output goes through max(0, .); LINEAR, CONV2D and MAX_POOL2D can do that on the way */
-    int kernel[2], stride[2], padding[2]; /* CONV2D, MAX_POOL2D: height, width */
+    bool relu;  /* the output goes through max(0, .); all but FLATTEN, UPSAMPLE2X, ADAPTIVE_AVG_POOL2D, CONCAT
+                   and the dropouts can do that on the way */
+    int kernel[2], stride[2], padding[2]; /* CONV2D, CONV_TRANSPOSE2D, MAX_POOL2D: height, width */
+    double probability;                   /* the dropouts: of a zero */
+    int layer;                            /* the dropouts: which of the model's, from 0 (see dp_op_random) */
 } dp_op_desc;
 
 /* What the plan wants of an operation on one device. */
@@ -142,6 +163,14 @@ typedef struct dp_op_request {
     bool direct_convolution; /* never Winograd */
 } dp_op_request;
 
+/* What makes the dropouts' random numbers functions of (seed, step, sample, element) alone: element i (of
+ * dropout2d: channel i) of sample s in a chunk is kept if dp_rng_uniform(seed, DP_RNG_DROPOUT, step,
+ * first_sample + s, (layer << 40) + i) >= p, with i in the order of plain [C, H, W]. */
+typedef struct dp_op_random {
+    uint64_t seed;
+    uint32_t step, first_sample; /* of the run; of the chunk within its batch */
+} dp_op_random;
+
 /* Filled by the backend's op_create; the plan allocates what it asks for and passes it back in dp_op_args. */
 struct dp_op {
     const dp_backend *backend;
@@ -152,6 +181,10 @@ struct dp_op {
     size_t packed_bytes; /* weights in the order that the op wants: written by prepare, read until the next */
     bool backward_reads_input; /* backward needs in[0]; else its memory may be reused after forward */
     bool backward_reads_output;
+    /* After backward, in_gradient[i] is what out_gradient then holds (an addition's share, masked in place by
+     * a fused ReLU): the plan makes both one memory and passes in_gradient[i] = out_gradient, or NULL. Only
+     * where the input's layout is the output's. */
+    bool passes_gradient[DP_OP_MAX_INPUTS];
     void *state;
 };
 
@@ -167,6 +200,9 @@ typedef struct dp_op_args {
     void *in_gradient[DP_OP_MAX_INPUTS];
     float *param_gradient[DP_OP_MAX_PARAMS];
     bool accumulate;
+    float *buffer[DP_OP_MAX_BUFFERS]; /* training: NULL where the running values are not kept (all replicas
+                                         but the primary's) */
+    const dp_op_random *random;       /* training with dropout; backward gets what forward got */
     void *workspace, *saved, *packed;
 } dp_op_args;
 
@@ -266,6 +302,9 @@ typedef struct dp_backend_functions {
                             dp_error *err);
     dp_status (*op_backward)(dp_device *device, dp_op *op, void *stream, const dp_op_args *args,
                              dp_error *err);
+    /* target += source: gradients of a value that several operations read. 64-byte aligned. */
+    dp_status (*add)(dp_device *device, void *stream, float *target, const float *source, int64_t count,
+                     dp_error *err);
     dp_status (*loss)(dp_device *device, void *stream, const dp_loss_args *args, dp_error *err);
     dp_status (*update)(dp_device *device, void *stream, const dp_update_args *args, dp_error *err);
 
