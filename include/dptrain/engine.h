@@ -66,6 +66,7 @@ typedef struct dp_engine_config {
     const char *const *freeze; /* patterns: parameters whose names match get no gradient */
     int freeze_count;
     bool direct_convolution; /* never Winograd */
+    uint64_t seed;           /* of dropout */
 } dp_engine_config;
 
 dp_engine_config dp_engine_defaults(void);
@@ -89,6 +90,12 @@ void dp_engine_free(dp_engine *engine); /* joins the workers; NULL is fine */
  * nothing else. */
 dp_status dp_engine_set_weights(dp_engine *engine, const float *weights, dp_error *err);
 dp_status dp_engine_get_weights(dp_engine *engine, float *weights, dp_error *err);
+
+/* Running statistics of the primary, in the order of dp_model_buffer: dp_model_buffer_elements floats and
+ * dp_model_counters counters. A new engine has their initial values. */
+dp_status dp_engine_set_buffers(dp_engine *engine, const float *values, const int64_t *counters,
+                                dp_error *err);
+dp_status dp_engine_get_buffers(dp_engine *engine, float *values, int64_t *counters, dp_error *err);
 
 /* Makes everything that batches of this size need (shapes, primitives, memory), for training or for
  * evaluation alone. Steps with sizes that were not planned plan them on the way: correct, but that step
@@ -122,8 +129,10 @@ typedef struct dp_host_batch {
 typedef struct dp_step {
     dp_host_batch batch;
     double lr;
-    double loss_scale; /* gradients are those of loss * loss_scale (1 / accumulation steps); 0 means 1 */
-    bool update;       /* sum the window's gradients and step the optimizer; else only accumulate */
+    double loss_scale;    /* gradients are those of loss * loss_scale (1 / accumulation steps); 0 means 1 */
+    bool update;          /* sum the window's gradients and step the optimizer; else only accumulate */
+    uint32_t random_step; /* dropout: its random numbers are functions of the seed, this number, and the
+                             sample's place in the batch; to be different in every step of a run */
 } dp_step;
 
 typedef struct dp_step_result {

@@ -32,10 +32,38 @@ dp_value dp_model_input(dp_model *model, int rank, const int64_t *shape);
 dp_value dp_linear(dp_model *model, const char *name, dp_value x, int64_t out_features);
 dp_value dp_conv2d(dp_model *model, const char *name, dp_value x, int64_t out_channels, int kernel,
                    int stride, int padding);
+dp_value dp_conv2d_no_bias(dp_model *model, const char *name, dp_value x, int64_t out_channels, int kernel,
+                           int stride, int padding);
+/* Deconvolution: [C, H, W] to [out_channels, (H - 1) stride - 2 padding + kernel, ...]. */
+dp_value dp_conv_transpose2d(dp_model *model, const char *name, dp_value x, int64_t out_channels, int kernel,
+                             int stride, int padding);
+/* Parameters weight and bias, buffers running_mean, running_var and num_batches_tracked; epsilon 1e-5,
+ * momentum 0.1. In training each replica normalises with the statistics of its own chunk; the primary's
+ * running ones are the only ones kept. */
+dp_value dp_batch_norm2d(dp_model *model, const char *name, dp_value x);
 dp_value dp_relu(dp_model *model, dp_value x);
+dp_value dp_add(dp_model *model, dp_value a, dp_value b);    /* two different values of one shape */
+dp_value dp_concat(dp_model *model, dp_value a, dp_value b); /* along channels */
 dp_value dp_max_pool2d(dp_model *model, dp_value x, int kernel, int stride, int padding);
+dp_value dp_adaptive_avg_pool2d(dp_model *model, dp_value x, int64_t height, int64_t width);
+dp_value dp_upsample2x(dp_model *model, dp_value x); /* bilinear, align_corners=False */
+/* With probability p, in training, an element (dropout2d: a channel) is zero, else divided by 1 - p. p = 0:
+ * x itself. */
+dp_value dp_dropout(dp_model *model, dp_value x, double p);
+dp_value dp_dropout2d(dp_model *model, dp_value x, double p);
 dp_value dp_flatten(dp_model *model,
                     dp_value x); /* [C, H, W] to [C*H*W]; a flat value is returned as it is */
+
+/* How the layers that are added from here on get their initial weights. */
+typedef enum dp_init {
+    DP_INIT_DEFAULT,        /* PyTorch's: weights and biases uniform within 1/sqrt(fan_in) */
+    DP_INIT_KAIMING_NORMAL, /* normal with deviation sqrt(2 / fan_out), biases 0 (He et al. 2015; what
+                               torchvision gives the convolutions of ResNet and VGG) */
+    DP_INIT_NORMAL,         /* normal with deviation 0.01, biases 0 (torchvision's classifier of VGG) */
+} dp_init;
+
+void dp_model_use_init(dp_model *model, dp_init init);
+
 dp_status dp_model_finish(dp_model *model, dp_value output, dp_error *err);
 
 /* ---- models by name ---- */
@@ -88,5 +116,22 @@ int dp_model_output_shape(const dp_model *model, int64_t shape[3]);
 /* Fills `weights` (dp_model_elements floats) with initial values: a function of seed, parameter and element.
  */
 void dp_model_init_weights(const dp_model *model, uint64_t seed, float *weights);
+
+/* What a layer keeps besides its parameters: batch normalisation's running mean and variance, float32
+ * [elements], and its count of training batches, an int64 scalar. */
+typedef struct dp_buffer_info {
+    const char *name;
+    bool counter;     /* an int64 scalar; else float32 */
+    int64_t elements; /* 1 for a counter */
+    int64_t offset;   /* into a block of all float32 buffers, or of all counters (in order of the table, no
+                         gaps) */
+} dp_buffer_info;
+
+int dp_model_buffer_count(const dp_model *model);
+const dp_buffer_info *dp_model_buffer(const dp_model *model, int index);
+int64_t dp_model_buffer_elements(const dp_model *model); /* of all float32 buffers */
+int64_t dp_model_counters(const dp_model *model);        /* how many counters */
+/* Initial values, PyTorch's: mean 0, variance 1, count 0. */
+void dp_model_init_buffers(const dp_model *model, float *values, int64_t *counters);
 
 #endif

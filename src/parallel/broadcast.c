@@ -23,6 +23,19 @@ dp_status dp_fetch_bucket(dp_replica *r, int bucket, uint64_t number, dp_error *
     return DP_OK;
 }
 
+/* Evaluations start when every training step has ended: the primary's buffers are complete and stay as they
+ * are until all devices are done, so there is nothing to wait for. */
+dp_status dp_fetch_buffers(dp_replica *r, uint64_t number, dp_error *err)
+{
+    const dp_engine *e = r->engine;
+    size_t bytes = (size_t)e->model->buffer_elements * sizeof(float);
+    if (bytes && r != e->primary && r->buffers_number != number)
+        DP_TRY(
+            dp_copy(&r->compute, r->device, r->buffers, e->primary->device, e->primary->buffers, bytes, err));
+    r->buffers_number = number;
+    return DP_OK;
+}
+
 dp_status dp_use_bucket(dp_replica *r, int bucket, uint64_t number, dp_error *err)
 {
     DP_TRY(dp_fetch_bucket(r, bucket, number, err));

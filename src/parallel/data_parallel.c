@@ -27,6 +27,8 @@ static dp_status forward(dp_replica *r, const dp_step_job *job, dp_plan *plan, d
     bool repack = r->packed_by != plan || r->packed_weights != job->weights_number ||
                   r->packed_frozen != job->frozen_number;
     DP_TRY(dp_mark_phase(r, DP_PHASE_BROADCAST, true, err));
+    if (!job->training)
+        DP_TRY(dp_fetch_buffers(r, job->buffers_number, err));
     for (int step = 0, bucket = 0; step < plan->step_count; step++) {
         for (; bucket < arena->bucket_count && arena->buckets[bucket].first_step <= step; bucket++)
             DP_TRY(dp_use_bucket(
@@ -102,6 +104,8 @@ static dp_status finish_update(dp_replica *r, const dp_step_job *job, dp_error *
 static dp_status start_step(dp_replica *r, const dp_step_job *job, dp_error *err)
 {
     r->next_bucket = r->engine->arena.bucket_count - 1;
+    r->random = job->random;
+    r->random.first_sample = (uint32_t)job->batch.first_row[r->index];
     DP_TRY(dp_mark_phase(r, DP_PHASE_SCATTER, true, err));
     if (r == r->engine->primary && job->update)
         DP_TRY(dp_fill_zero(&r->copy, r->nonfinite, sizeof *r->nonfinite, err));

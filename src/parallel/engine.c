@@ -122,6 +122,8 @@ static void describe_model(dp_engine *e)
     e->target_bytes = labels ? sizeof(int32_t) : (size_t)e->output_elements * sizeof(float);
 }
 
+static dp_status init_buffers(dp_engine *e, dp_error *err);
+
 static dp_status start_engine(dp_engine *e, const dp_engine_config *config, dp_error *err)
 {
     DP_TRY(dp_arena_create(e->model, config->freeze, config->freeze_count, &e->arena, err));
@@ -131,7 +133,7 @@ static dp_status start_engine(dp_engine *e, const dp_engine_config *config, dp_e
         dp_worker_post(&e->replicas[k], dp_replica_open, NULL);
     DP_TRY(dp_workers_wait(e, err));
     e->opened = true;
-    return DP_OK;
+    return init_buffers(e, err);
 }
 
 dp_status dp_engine_create(dp_context *context, const dp_model *model, const dp_engine_config *config,
@@ -174,6 +176,7 @@ void dp_engine_free(dp_engine *engine)
             }
     }
     dp_free(engine->planned);
+    dp_free(engine->counters);
     dp_free(engine->replicas);
     dp_arena_clear(&engine->arena);
     dp_free(engine);
@@ -206,6 +209,54 @@ dp_status dp_engine_get_weights(dp_engine *engine, float *weights, dp_error *err
     return dp_workers_wait(engine, err);
 }
 
+dp_status dp_engine_set_buffers(dp_engine *engine, const float *values, const int64_t *counters,
+                                dp_error *err)
+{
+    DP_TRY(check_idle(engine, err));
+    const dp_model *model = engine->model;
+    for (int64_t i = 0; i < model->counters; i++)
+        engine->counters[i] = counters[i];
+    if (model->buffer_elements == 0)
+        return DP_OK;
+    dp_worker_post(engine->primary, dp_replica_set_buffers, values);
+    DP_TRY(dp_workers_wait(engine, err));
+    engine->buffers_number++;
+    return DP_OK;
+}
+
+dp_status dp_engine_get_buffers(dp_engine *engine, float *values, int64_t *counters, dp_error *err)
+{
+    DP_TRY(check_idle(engine, err));
+    const dp_model *model = engine->model;
+    for (int64_t i = 0; i < model->counters; i++)
+        counters[i] = engine->counters[i];
+    if (model->buffer_elements == 0)
+        return DP_OK;
+    dp_worker_post(engine->primary, dp_replica_get_buffers, &values);
+    return dp_workers_wait(engine, err);
+}
+
+/* The buffers' initial values, so that an engine can be used before any are set. */
+static dp_status init_buffers(dp_engine *e, dp_error *err)
+{
+    const dp_model *model = e->model;
+    if (model->buffer_count == 0)
+        return DP_OK;
+    float *values;
+    int64_t *counters = NULL;
+    DP_TRY(dp_calloc((size_t)model->buffer_elements, sizeof *values, "buffers", &values, err));
+    dp_status status = dp_calloc((size_t)model->counters, sizeof *counters, "buffers", &counters, err);
+    if (status == DP_OK)
+        status = dp_calloc((size_t)model->counters, sizeof *e->counters, "buffers", &e->counters, err);
+    if (status == DP_OK) {
+        dp_model_init_buffers(model, values, counters);
+        status = dp_engine_set_buffers(e, values, counters, err);
+    }
+    dp_free(values);
+    dp_free(counters);
+    return status;
+}
+
 void dp_engine_drop_gradients(dp_engine *engine)
 {
     memset(engine->has_gradient, 0, sizeof engine->has_gradient);
@@ -216,6 +267,31 @@ void dp_engine_drop_gradients(dp_engine *engine)
 static int split(const dp_engine *e, int64_t batch, int64_t *chunk)
 {
     return dp_split_batch(e->config.split, e->shares, e->device_count, batch, chunk);
+}
+
+/* A training chunk must not leave a batch normalisation one value per channel: the variance of one value says
+ * nothing. */
+static dp_status check_norms(const dp_engine *e, const dp_plan_job *job, dp_error *err)
+{
+    if (!job->training || e->model->norm_positions != 1)
+        return DP_OK;
+    char sizes[256];
+    size_t used = 0;
+    bool single = false;
+    for (int k = 0; k < e->device_count; k++) {
+        single |= job->chunk[k] == 1;
+        if (job->chunk[k] > 0 && used < sizeof sizes)
+            used += (size_t)snprintf(sizes + used, sizeof sizes - used, "%s%lld", used ? "," : "",
+                                     (long long)job->chunk[k]);
+    }
+    if (!single)
+        return DP_OK;
+    return dp_fail(
+        err, DP_ERROR_USAGE,
+        "a batch of %lld samples is split into %s: batch normalisation in model '%s' cannot train on "
+        "one value per channel; choose another batch size or number of devices, or --drop-last if it "
+        "is the last batch",
+        (long long)job->samples, sizes, e->model->name);
 }
 
 static bool is_planned(const dp_engine *e, int64_t batch, bool training)
@@ -240,6 +316,7 @@ dp_status dp_engine_plan(dp_engine *engine, int64_t batch, bool training, dp_err
     job->samples = batch;
     job->training = training;
     split(engine, batch, job->chunk);
+    DP_TRY(check_norms(engine, job, err));
     for (int k = 0; k < engine->device_count; k++)
         dp_worker_post(&engine->replicas[k], dp_replica_plan, job);
     DP_TRY(dp_workers_wait(engine, err));
@@ -273,6 +350,12 @@ static void number_records(dp_engine *e, dp_step_job *job)
 {
     job->weights_number = e->weights_number;
     job->frozen_number = e->frozen_number;
+    if (job->training) {
+        e->buffers_number++;
+        for (int64_t i = 0; i < e->model->counters; i++)
+            e->counters[i]++;
+    }
+    job->buffers_number = e->buffers_number;
     for (int k = 0; job->training && k < e->device_count; k++) {
         bool used = job->batch.chunk[k] > 0;
         job->has_gradient[k] = e->has_gradient[k];
@@ -315,6 +398,7 @@ dp_status dp_engine_begin(dp_engine *engine, const dp_step *step, dp_error *err)
     job->training = true;
     job->update = step->update;
     job->loss_scale = step->loss_scale == 0 ? 1 : step->loss_scale;
+    job->random = (dp_op_random){.seed = engine->config.seed, .step = step->random_step};
     engine->update_count += step->update;
     job->hyper = dp_update_hyper(&engine->config.optimizer, step->lr, engine->update_count);
     run_step(engine, batch);

@@ -45,7 +45,9 @@ typedef struct dp_step_job {
     dp_chunk_job batch;
     bool training, update;
     double loss_scale;
-    dp_update_args hyper; /* lr and the like; no pointers */
+    dp_update_args hyper;    /* lr and the like; no pointers */
+    dp_op_random random;     /* but for first_sample, which is each replica's own */
+    uint64_t buffers_number; /* of the running statistics that an evaluation uses */
     /* Numbers of the records that this step waits for (see the milestones of dp_replica). */
     uint64_t weights_number, frozen_number; /* of the weights that forward uses */
     uint64_t output_number[DP_MAX_DEVICES], loss_number;
@@ -128,6 +130,9 @@ struct dp_replica {
     float *weights, *gradients, *moment1, *moment2;
     uint32_t *nonfinite;
     uint64_t *bucket_number; /* by bucket: which weights are here; the primary's are always the newest */
+    float *buffers;          /* running statistics; the primary's are the ones that training keeps */
+    uint64_t buffers_number; /* whose number these are; the primary's are always the newest */
+    dp_op_random random;     /* of the step that runs */
 
     dp_milestone *weights_ready; /* by bucket; primary: weights are updated. Number: engine->weights_number */
     dp_milestone
@@ -174,6 +179,8 @@ struct dp_engine {
     uint32_t spin_ns;
 
     uint64_t weights_number, frozen_number; /* how often weights were set or updated */
+    uint64_t buffers_number;                /* the same of the buffers */
+    int64_t *counters;                      /* dp_model_counters: they count training steps */
     uint64_t outputs_sent[DP_MAX_DEVICES], losses_done, gradients_sent[DP_MAX_DEVICES];
     bool has_gradient[DP_MAX_DEVICES];
     int64_t update_count; /* AdamW's step */
@@ -219,6 +226,8 @@ dp_status dp_replica_plan(dp_replica *r, const void *plan_job, dp_error *err);
 dp_plan *dp_replica_find_plan(const dp_replica *r, int64_t samples, bool training);
 dp_status dp_replica_set_weights(dp_replica *r, const void *weights, dp_error *err);
 dp_status dp_replica_get_weights(dp_replica *r, const void *weights, dp_error *err);
+dp_status dp_replica_set_buffers(dp_replica *r, const void *values, dp_error *err);
+dp_status dp_replica_get_buffers(dp_replica *r, const void *values, dp_error *err);
 
 /* ---- clock.c ---- */
 
@@ -232,6 +241,8 @@ dp_status dp_clock_read(dp_replica *r, bool training, dp_error *err);
 dp_status dp_receive_chunk(dp_replica *r, const void *chunk_job, dp_error *err);
 /* Brings bucket b of the primary's weights here, unless they are here already. */
 dp_status dp_fetch_bucket(dp_replica *r, int bucket, uint64_t number, dp_error *err);
+/* Before an evaluation: brings the primary's running statistics here, unless they are here already. */
+dp_status dp_fetch_buffers(dp_replica *r, uint64_t number, dp_error *err);
 /* Orders the compute stream behind the arrival of bucket b. */
 dp_status dp_use_bucket(dp_replica *r, int bucket, uint64_t number, dp_error *err);
 dp_status dp_gather_and_lose(dp_replica *r, const dp_step_job *job, dp_error *err);

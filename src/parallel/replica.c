@@ -19,6 +19,8 @@ static dp_status open_arenas(dp_replica *r, dp_error *err)
     bool primary = r == e->primary;
     DP_TRY(zeroed(r, DP_MEM_PARAMETERS, primary ? a->elements : a->used_elements, &r->weights, err));
     DP_TRY(zeroed(r, DP_MEM_GRADIENTS, a->trainable_elements, &r->gradients, err));
+    if (e->model->buffer_elements)
+        DP_TRY(zeroed(r, DP_MEM_BUFFERS, e->model->buffer_elements, &r->buffers, err));
     if (!primary)
         return DP_OK;
     const dp_optimizer_config *o = &e->config.optimizer;
@@ -140,6 +142,7 @@ void dp_replica_close(dp_replica *r)
     int64_t weights = r == e->primary ? a->elements : a->used_elements;
     dp_memory_free(r->device, DP_MEM_PARAMETERS, (size_t)weights * sizeof(float), r->weights);
     dp_memory_free(r->device, DP_MEM_GRADIENTS, (size_t)a->trainable_elements * sizeof(float), r->gradients);
+    dp_memory_free(r->device, DP_MEM_BUFFERS, (size_t)e->model->buffer_elements * sizeof(float), r->buffers);
     dp_memory_free(r->device, DP_MEM_OPTIMIZER, (size_t)a->trainable_elements * sizeof(float), r->moment1);
     dp_memory_free(r->device, DP_MEM_OPTIMIZER, (size_t)a->trainable_elements * sizeof(float), r->moment2);
     dp_memory_free(r->device, DP_MEM_LOSS, sizeof *r->nonfinite, r->nonfinite);
@@ -171,6 +174,9 @@ static void bind_all(dp_replica *r)
         .parameters = r->weights,
         .gradients = r->gradients,
         .offset = r->engine->arena.offset,
+        .buffers = r->buffers,
+        .keep_running = r == r->engine->primary,
+        .random = &r->random,
     };
     for (int i = 0; i < r->plan_count; i++)
         dp_plan_bind(r->plans[i], &memory);
@@ -262,5 +268,21 @@ dp_status dp_replica_get_weights(dp_replica *r, const void *argument, dp_error *
         DP_TRY(dp_copy(&r->copy, NULL, weights + info->offset, r->device,
                        r->weights + r->engine->arena.offset[p], (size_t)info->elements * sizeof(float), err));
     }
+    return dp_stream_synchronize(&r->copy, err);
+}
+
+/* ---- running statistics of the primary ---- */
+
+dp_status dp_replica_set_buffers(dp_replica *r, const void *argument, dp_error *err)
+{
+    size_t bytes = (size_t)r->engine->model->buffer_elements * sizeof(float);
+    DP_TRY(dp_copy(&r->copy, r->device, r->buffers, NULL, argument, bytes, err));
+    return dp_stream_synchronize(&r->copy, err);
+}
+
+dp_status dp_replica_get_buffers(dp_replica *r, const void *argument, dp_error *err)
+{
+    size_t bytes = (size_t)r->engine->model->buffer_elements * sizeof(float);
+    DP_TRY(dp_copy(&r->copy, NULL, *(float *const *)argument, r->device, r->buffers, bytes, err));
     return dp_stream_synchronize(&r->copy, err);
 }
