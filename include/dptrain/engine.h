@@ -97,6 +97,10 @@ dp_status dp_engine_set_buffers(dp_engine *engine, const float *values, const in
                                 dp_error *err);
 dp_status dp_engine_get_buffers(dp_engine *engine, float *values, int64_t *counters, dp_error *err);
 
+/* Weights and buffers together. */
+dp_status dp_engine_set_state(dp_engine *engine, const dp_model_state *state, dp_error *err);
+dp_status dp_engine_get_state(dp_engine *engine, dp_model_state *state, dp_error *err);
+
 /* Makes everything that batches of this size need (shapes, primitives, memory), for training or for
  * evaluation alone. Steps with sizes that were not planned plan them on the way: correct, but that step
  * allocates. */

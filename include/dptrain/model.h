@@ -134,4 +134,17 @@ int64_t dp_model_counters(const dp_model *model);        /* how many counters */
 /* Initial values, PyTorch's: mean 0, variance 1, count 0. */
 void dp_model_init_buffers(const dp_model *model, float *values, int64_t *counters);
 
+/* All that a model learns, in host memory: PyTorch's state_dict. */
+typedef struct dp_model_state {
+    float *weights;    /* dp_model_elements */
+    float *buffers;    /* dp_model_buffer_elements */
+    int64_t *counters; /* dp_model_counters */
+} dp_model_state;
+
+/* Filled with zeros. Owner: the caller, who frees it with dp_model_state_free (also after a failure). */
+dp_status dp_model_state_create(const dp_model *model, dp_model_state *out, dp_error *err);
+void dp_model_state_free(dp_model_state *state);
+/* Initial weights by seed, and initial buffers. */
+void dp_model_state_init(const dp_model *model, uint64_t seed, dp_model_state *state);
+
 #endif

@@ -16,7 +16,7 @@ typedef struct training {
     dp_context *context;
     dp_dataset *train, *valid;
     dp_model *model;
-    float *weights;
+    dp_model_state state;
     int ids[DP_ENGINE_MAX_DEVICES];
     double shares[DP_ENGINE_MAX_DEVICES];
     int share_count;
@@ -73,7 +73,7 @@ static dp_status read_loop(training *t, dp_error *err)
     DP_TRY(cli_integer(o, OPT_PRINT_FREQ, 1, INT64_MAX, &t->print_freq, err));
     if (c->accumulation_steps == 0)
         c->accumulation_steps = 1;
-    c->seed = (uint64_t)seed;
+    c->seed = c->engine.seed = (uint64_t)seed;
     c->workers = (int)workers;
     c->shuffle = !cli_given(o, OPT_NO_SHUFFLE);
     c->drop_last = cli_given(o, OPT_DROP_LAST);
@@ -224,9 +224,8 @@ static dp_status make_model(training *t, dp_error *err)
         m->outputs = d->target_elements;
     DP_TRY(choose_loss(t, d, err));
     DP_TRY(dp_model_build(m, &t->model, err));
-    DP_TRY(
-        dp_calloc((size_t)dp_model_elements(t->model), sizeof *t->weights, "the weights", &t->weights, err));
-    dp_model_init_weights(t->model, t->config.seed, t->weights);
+    DP_TRY(dp_model_state_create(t->model, &t->state, err));
+    dp_model_state_init(t->model, t->config.seed, &t->state);
     return DP_OK;
 }
 
@@ -236,7 +235,7 @@ static dp_status load_init(training *t, bool quiet, dp_error *err)
     dp_load_report r;
     if (!path)
         return DP_OK;
-    DP_TRY(dp_weights_load(path, t->model, cli_given(t->options, OPT_INIT_PARTIAL), t->weights, &r, err));
+    DP_TRY(dp_weights_load(path, t->model, cli_given(t->options, OPT_INIT_PARTIAL), &t->state, &r, err));
     if (quiet)
         return DP_OK;
     fprintf(stderr, "loaded %d parameters from '%s'", r.loaded, path);
@@ -284,7 +283,7 @@ static dp_status train(training *t, dp_error *err)
     dp_train_observer observer = cli_observer(&progress);
     dp_train_summary summary;
     dp_status status =
-        dp_train(t->context, t->model, t->weights, t->train, t->valid, &t->config, &observer, &summary, err);
+        dp_train(t->context, t->model, &t->state, t->train, t->valid, &t->config, &observer, &summary, err);
     cli_progress_break(&progress);
     if (status == DP_OK)
         print_final(t, &summary);
@@ -293,7 +292,7 @@ static dp_status train(training *t, dp_error *err)
 
 static void close_training(training *t)
 {
-    dp_free(t->weights);
+    dp_model_state_free(&t->state);
     dp_free(t->freeze_text);
     dp_model_free(t->model);
     dp_dataset_free(t->train);

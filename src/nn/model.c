@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "base/memory.h"
 #include "base/rng.h"
 
 const char *dp_model_name(const dp_model *model)
@@ -98,4 +99,29 @@ void dp_model_init_buffers(const dp_model *model, float *values, int64_t *counte
             for (int64_t i = 0; i < entry->info.elements; i++)
                 values[entry->info.offset + i] = entry->initial;
     }
+}
+
+dp_status dp_model_state_create(const dp_model *model, dp_model_state *out, dp_error *err)
+{
+    *out = (dp_model_state){0};
+    DP_TRY(dp_calloc((size_t)model->elements, sizeof *out->weights, "the weights", &out->weights, err));
+    if (model->buffer_count == 0)
+        return DP_OK;
+    DP_TRY(
+        dp_calloc((size_t)model->buffer_elements, sizeof *out->buffers, "the buffers", &out->buffers, err));
+    return dp_calloc((size_t)model->counters, sizeof *out->counters, "the buffers", &out->counters, err);
+}
+
+void dp_model_state_free(dp_model_state *state)
+{
+    dp_free(state->weights);
+    dp_free(state->buffers);
+    dp_free(state->counters);
+    *state = (dp_model_state){0};
+}
+
+void dp_model_state_init(const dp_model *model, uint64_t seed, dp_model_state *state)
+{
+    dp_model_init_weights(model, seed, state->weights);
+    dp_model_init_buffers(model, state->buffers, state->counters);
 }

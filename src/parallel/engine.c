@@ -242,19 +242,27 @@ static dp_status init_buffers(dp_engine *e, dp_error *err)
     const dp_model *model = e->model;
     if (model->buffer_count == 0)
         return DP_OK;
-    float *values;
-    int64_t *counters = NULL;
-    DP_TRY(dp_calloc((size_t)model->buffer_elements, sizeof *values, "buffers", &values, err));
-    dp_status status = dp_calloc((size_t)model->counters, sizeof *counters, "buffers", &counters, err);
-    if (status == DP_OK)
-        status = dp_calloc((size_t)model->counters, sizeof *e->counters, "buffers", &e->counters, err);
+    DP_TRY(dp_calloc((size_t)model->counters, sizeof *e->counters, "buffers", &e->counters, err));
+    dp_model_state state;
+    dp_status status = dp_model_state_create(model, &state, err);
     if (status == DP_OK) {
-        dp_model_init_buffers(model, values, counters);
-        status = dp_engine_set_buffers(e, values, counters, err);
+        dp_model_init_buffers(model, state.buffers, state.counters);
+        status = dp_engine_set_buffers(e, state.buffers, state.counters, err);
     }
-    dp_free(values);
-    dp_free(counters);
+    dp_model_state_free(&state);
     return status;
+}
+
+dp_status dp_engine_set_state(dp_engine *engine, const dp_model_state *state, dp_error *err)
+{
+    DP_TRY(dp_engine_set_weights(engine, state->weights, err));
+    return dp_engine_set_buffers(engine, state->buffers, state->counters, err);
+}
+
+dp_status dp_engine_get_state(dp_engine *engine, dp_model_state *state, dp_error *err)
+{
+    DP_TRY(dp_engine_get_weights(engine, state->weights, err));
+    return dp_engine_get_buffers(engine, state->buffers, state->counters, err);
 }
 
 void dp_engine_drop_gradients(dp_engine *engine)
