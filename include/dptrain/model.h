@@ -14,6 +14,7 @@
 #define DPTRAIN_MODEL_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "dptrain/status.h"
@@ -74,15 +75,25 @@ typedef struct dp_model_config {
     const char *name;
     int input_rank; /* without the batch: 1 or 3 */
     int64_t input_shape[3];
-    int64_t outputs;  /* classes, or values per sample */
+    int64_t outputs;  /* classes, or values per sample; of dense models: channels of the mask */
     int hidden_count; /* mlp; 0: 512, 512 */
     int64_t hidden[DP_MODEL_MAX_HIDDEN];
+    int64_t width;   /* ResNet, VGG and encoders: channels of the first layers; 0: 64 */
+    int64_t filters; /* U-Nets: base of the decoder's channels; 0: 32 */
+    bool deconv;     /* U-Nets: deconvolutions instead of bilinear upsampling */
+    double dropout;  /* negative: the model's own; 0: none */
 } dp_model_config;
 
-/* Which options of a dp_model_config a named model reads. */
+/* What is to be known of a named model before it is built. */
 typedef struct dp_model_traits {
-    bool hidden;
+    bool hidden, width, decoder, dropout;  /* which options it reads; decoder: filters and deconv */
+    bool images;                           /* it takes [C, H, W] only */
+    bool dense;                            /* its output is a mask [outputs, H, W] */
+    int multiple, least;                   /* heights and widths it takes: multiples of, from */
+    int64_t usual_shape[3], usual_classes; /* of synthetic data; 0 classes: a mask */
 } dp_model_traits;
+
+dp_model_config dp_model_defaults(const char *name);
 
 /* NULL-terminated list of the names. */
 const char *const *dp_model_names(void);
@@ -126,6 +137,11 @@ typedef struct dp_buffer_info {
     int64_t offset;   /* into a block of all float32 buffers, or of all counters (in order of the table, no
                          gaps) */
 } dp_buffer_info;
+
+/* The name that a U-Net's encoder has for what another program's file calls `name`: torchvision's
+ * ("layer1.0...", "features.0..."), or the original U-Net code's second one ("conv2.0..."). False where there
+ * is none. */
+bool dp_model_other_name(const dp_model *model, const char *name, char *out, size_t size);
 
 int dp_model_buffer_count(const dp_model *model);
 const dp_buffer_info *dp_model_buffer(const dp_model *model, int index);

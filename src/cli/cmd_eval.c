@@ -38,10 +38,10 @@ static dp_status open_data(evaluation *e, dp_error *err)
     int rank = dp_model_input_shape(e->model, shape);
     if (rank == 3)
         memcpy(config.synthetic_shape, shape, sizeof shape);
-    if (e->info.criterion == DP_LOSS_CROSS_ENTROPY) {
-        dp_model_output_shape(e->model, shape);
+    rank = dp_model_output_shape(e->model, shape);
+    config.synthetic_masks = rank == 3;
+    if (e->info.criterion == DP_LOSS_CROSS_ENTROPY)
         config.classes = shape[0];
-    }
     DP_TRY(dp_data_open(&config, &e->train, &e->valid, err));
     return cli_check_split(o, e->valid, err);
 }

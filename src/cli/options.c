@@ -313,3 +313,24 @@ dp_status cli_numbers(const cli_options *o, cli_option option, double low, doubl
     list_reader r = {.option = option, .low_number = low, .high_number = high, .numbers = out};
     return o->value[option] ? for_parts(option, o->value[option], max, read_part, &r, count, err) : DP_OK;
 }
+
+dp_status cli_size(const cli_options *o, cli_option option, int64_t size[2], dp_error *err)
+{
+    const char *text = o->value[option];
+    if (!text)
+        return DP_OK;
+    const int64_t limit = 1 << 16;
+    int64_t got[2] = {0, 0};
+    const char *c = text;
+    for (int i = 0; i < 2; i++) {
+        const char *start = c;
+        while (*c >= '0' && *c <= '9' && got[i] <= limit)
+            got[i] = 10 * got[i] + (*c++ - '0');
+        if (c == start || *c++ != (i == 0 ? 'x' : '\0') || got[i] < 1 || got[i] > limit)
+            return dp_fail(err, DP_ERROR_USAGE,
+                           "--%s '%s': height and width from 1 to %lld are needed, like 224x224",
+                           specs[option].name, text, (long long)limit);
+    }
+    memcpy(size, got, sizeof got);
+    return DP_OK;
+}

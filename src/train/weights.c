@@ -40,6 +40,7 @@ typedef struct loader_state {
     dp_model_state *state;
     int count;                /* of the state's entries */
     const dp_tensor **source; /* by entry */
+    bool *renamed;            /* by entry: it was found under another program's name */
     name_list missing, unexpected, misshaped;
     dp_load_report report;
 } loader_state;
@@ -57,13 +58,21 @@ static int find_entry(const loader_state *s, const char *name)
     return -1;
 }
 
-/* Which entry a tensor is for: by its own name, else by its name without "module.". */
-static int match(const loader_state *s, const char *name, bool *stripped)
+/* Which entry a tensor is for, -1 for none: by its own name, by its name without "module.", or by that which
+ * the model has for it. */
+static int match(const loader_state *s, const char *name, bool *stripped, bool *renamed)
 {
-    char bare[MAX_NAME];
+    char bare[MAX_NAME], other[MAX_NAME];
     int i = find_entry(s, name);
+    *renamed = false;
     *stripped = i < 0 && strip_module(name, bare);
-    return *stripped ? find_entry(s, bare) : i;
+    if (*stripped)
+        i = find_entry(s, name = bare);
+    if (i < 0 && dp_model_other_name(s->model, name, other, sizeof other)) {
+        i = find_entry(s, other);
+        *renamed = i >= 0;
+    }
+    return i;
 }
 
 static bool fits(const dp_tensor *t, const dp_state_entry *e)
@@ -119,17 +128,20 @@ static dp_status match_all(loader_state *s, const char *path, dp_error *err)
 {
     for (int k = 0; k < dp_safetensors_count(s->file); k++) {
         const dp_tensor *t = dp_safetensors_at(s->file, k);
-        bool stripped;
-        int i = match(s, t->name, &stripped);
+        bool stripped, renamed;
+        int i = match(s, t->name, &stripped, &renamed);
         if (i < 0) {
             list_name(&s->unexpected, t->name, "");
             continue;
         }
         const dp_state_entry e = entry_at(s, i);
-        if (s->source[i])
+        if (s->source[i] && renamed)
+            continue; /* the same tensor under its second name */
+        if (s->source[i] && !s->renamed[i])
             return dp_fail(err, DP_ERROR_MISMATCH,
                            "'%s' holds parameter '%s' twice, with and without \"module.\"", path, e.name);
         s->source[i] = t;
+        s->renamed[i] = renamed;
         s->report.stripped += stripped;
         if (!fits(t, &e))
             note_shape(s, t, &e);
@@ -187,9 +199,12 @@ dp_status dp_weights_load(const char *path, const dp_model *model, bool partial,
     loader_state s = {.model = model, .file = file, .state = state, .count = dp_state_count(model)};
     dp_status status = dp_calloc((size_t)s.count, sizeof(dp_tensor *), "loading", &s.source, err);
     if (status == DP_OK)
+        status = dp_calloc((size_t)s.count, sizeof *s.renamed, "loading", &s.renamed, err);
+    if (status == DP_OK)
         status = load(&s, path, partial, err);
     *report = s.report;
     dp_free(s.source);
+    dp_free(s.renamed);
     dp_safetensors_close(file);
     return status;
 }
