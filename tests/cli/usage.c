@@ -20,7 +20,6 @@ static const mistake mistakes[] = {
     {"train --batchsize 4", 2, "unknown option '--batchsize'; did you mean '--batch-size'?"},
     {"train --batch_siez=4", 2, "unknown option '--batch-siez'; did you mean '--batch-size'?"},
     {"train --resume auto", 2, "unknown option '--resume'"},
-    {"train --width 64", 2, "unknown option '--width'"},
     {"train --json", 2, "unknown option '--json'"},
     {"eval --model lenet", 2, "unknown option '--model'"},
     {"train 64", 2, "unexpected argument '64'"},
@@ -68,7 +67,8 @@ static const mistake mistakes[] = {
     {"train --conv winograd", 2, "--conv 'winograd'"},
     {"train --split even", 2, "--split 'even'"},
     {"train --model lenett", 2, "unknown model 'lenett'; did you mean 'lenet'?"},
-    {"train --model resnet18", 2, "unknown model 'resnet18'"},
+    {"train --model resnet19", 2, "unknown model 'resnet19'; did you mean 'resnet18'?"},
+    {"train --model-type vgg19", 2, "--model-type 'vgg19' is unknown; did you mean 'vgg16'?"},
     {"train --data mnist", 2, "unknown data 'mnist'"},
     {"train --data synthetic:0", 2, "'synthetic:0'"},
     /* what does not go together, or is of no use */
@@ -78,6 +78,16 @@ static const mistake mistakes[] = {
     {"train --optimizer adamw --momentum 0.5", 2, "--momentum is for sgd"},
     {"train --model lenet --dropout 0.5", 2, "no use for --dropout"},
     {"train --model lenet --hidden 64", 2, "no use for --hidden"},
+    {"train --width 32", 2, "model 'lenet' has no use for --width"},
+    {"train --model resnet18 --filters 16", 2, "no use for --filters"},
+    {"train --model vgg16 --deconv", 2, "no use for --deconv"},
+    {"train --model unet16 --dropout 0.2", 2, "no use for --dropout"},
+    {"train --model lenet --model-type vgg16", 2, "--model-type vgg16 is the model unet16"},
+    {"train --size 32x32", 2, "--size is for synthetic data"},
+    {"train --data synthetic:4 --size 32", 2, "--size '32': height and width"},
+    {"train --data synthetic:4 --size 0x32", 2, "--size '0x32'"},
+    {"train --data synthetic:4 --size 32x32x3", 2, "--size '32x32x3'"},
+    {"train --data synthetic:4 --model unet16 --size 40x64", 2, "nearest sizes are 32x64 and 64x64"},
     {"train --mean 0.5", 2, "--mean and --std go together"},
     {"train --init-partial", 2, "--init-partial needs --init"},
     {"train --freeze a,,b", 2, "--freeze 'a,,b'"},
@@ -171,7 +181,9 @@ START_TEST(version_and_models_are_listed)
     ck_assert_int_eq(strncmp(r->out, "dptrain ", 8), 0);
     r = dptrain("train --model list");
     assert_succeeds(r);
-    ck_assert_str_eq(r->out, "linear\nmlp\nlenet\n");
+    ck_assert_str_eq(r->out, "linear\nmlp\nlenet\nresnet18\nresnet34\nresnet50\nresnet101\nresnet18_cifar\n"
+                             "resnet34_cifar\nresnet50_cifar\nresnet101_cifar\nvgg16\nunet16\nunet_resnet34\n"
+                             "unet_resnet101\n");
 }
 END_TEST
 
