@@ -72,7 +72,7 @@ CUDA_GENCODE := $(foreach a,$(CUDA_ARCH),-gencode arch=compute_$(a)$(cuda_comma)
 CUDA_NVCCFLAGS := -std=c++17 -O3 -lineinfo -ccbin g++ $(CUDA_GENCODE) -MD -MP \
     -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wextra $(if $(WERROR),-Werror all-warnings)
 CUDA_LDFLAGS := $(foreach d,$(sort $(CUDA_LIB_DIR) $(CUBLAS_LIB_DIR) $(CUDNN_LIB_DIR)),-L$(d) -Wl,-rpath,$(d))
-CUDA_LDLIBS  := -lcudnn -lcublas -lcudart -lm -pthread
+CUDA_LDLIBS  := -lcudnn -lcublas -lcudart -lm -ldl -pthread
 
 CUDA_C_SOURCES      := $(wildcard cuda/*.c)
 CUDA_KERNEL_SOURCES := $(wildcard cuda/kernels/*.cu)

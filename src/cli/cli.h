@@ -5,13 +5,14 @@
 #include <float.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "base/error.h"
 #include "dptrain/train.h"
 
 /* ---- options.c ---- */
 
-typedef enum cli_command { CLI_TRAIN = 1, CLI_EVAL = 2 } cli_command;
+typedef enum cli_command { CLI_TRAIN = 1, CLI_EVAL = 2, CLI_DEVICES = 4 } cli_command;
 
 /* Every option: identifier, name, argument in the help (NULL: a flag), commands, help text. A default that
  * the help should show stands in the text. */
@@ -53,8 +54,8 @@ typedef enum cli_command { CLI_TRAIN = 1, CLI_EVAL = 2 } cli_command;
       "parameters whose names match get no gradient (* and ?)")                                             \
     X(OPT_SEED, "seed", "N", CLI_TRAIN | CLI_EVAL,                                                          \
       "of weights, order and held-out share [0; eval: as in training]")                                     \
-    X(OPT_DEVICE, "device", "KIND", CLI_TRAIN | CLI_EVAL, "auto, cuda or cpu [auto]")                       \
-    X(OPT_LOGICAL_DEVICES, "logical-devices", "N", CLI_TRAIN | CLI_EVAL,                                    \
+    X(OPT_DEVICE, "device", "KIND", CLI_TRAIN | CLI_EVAL | CLI_DEVICES, "auto, cuda or cpu [auto]")         \
+    X(OPT_LOGICAL_DEVICES, "logical-devices", "N", CLI_TRAIN | CLI_EVAL | CLI_DEVICES,                      \
       "expose N devices on whatever hardware there is; also DPTRAIN_LOGICAL_DEVICES [min(4, cores)]")       \
     X(OPT_THREADS, "threads-per-device", "T", CLI_TRAIN | CLI_EVAL,                                         \
       "CPU threads of a device [cores / devices]")                                                          \
@@ -73,8 +74,8 @@ typedef enum cli_command { CLI_TRAIN = 1, CLI_EVAL = 2 } cli_command;
     X(OPT_LOG, "log", "FILE", CLI_TRAIN, "one JSON object a line [DIR/log.jsonl]")                          \
     X(OPT_PRINT_FREQ, "print-freq", "N", CLI_TRAIN, "without a terminal: a line every N batches [20]")      \
     X(OPT_QUIET, "quiet", NULL, CLI_TRAIN, "nothing on stderr but errors")                                  \
-    X(OPT_JSON, "json", NULL, CLI_EVAL, "print the result as JSON")                                         \
-    X(OPT_HELP, "help", NULL, CLI_TRAIN | CLI_EVAL, "print this")
+    X(OPT_JSON, "json", NULL, CLI_EVAL | CLI_DEVICES, "print the result as JSON")                           \
+    X(OPT_HELP, "help", NULL, CLI_TRAIN | CLI_EVAL | CLI_DEVICES, "print this")
 
 #define CLI_OPTION_ID(id, name, argument, commands, help) id,
 typedef enum cli_option { CLI_OPTIONS(CLI_OPTION_ID) OPT_COUNT } cli_option;
@@ -110,7 +111,7 @@ dp_status cli_integers(const cli_options *o, cli_option option, int64_t low, int
 dp_status cli_numbers(const cli_options *o, cli_option option, double low, double high, int max, double *out,
                       int *count, dp_error *err);
 
-/* ---- setup.c: what train and eval have in common ---- */
+/* ---- setup.c: what the commands have in common ---- */
 
 /* Opens the devices and fills config->device_ids (into ids) and device_count. */
 dp_status cli_open_devices(const cli_options *o, dp_context **context, int ids[DP_ENGINE_MAX_DEVICES],
@@ -119,7 +120,11 @@ dp_status cli_open_devices(const cli_options *o, dp_context **context, int ids[D
 dp_status cli_data_config(const cli_options *o, dp_data_config *out, dp_error *err);
 /* A --valid-split that data with a test part of its own has no use for is an error. valid may be NULL. */
 dp_status cli_check_split(const cli_options *o, const dp_dataset *valid, dp_error *err);
+/* On stderr: the start-up table, and PyTorch's warning if the devices are unlike. */
 void cli_print_devices(const dp_context *context, const dp_engine_config *config);
+/* The two variables that decide which GPU has which number. */
+extern const char *const cli_cuda_variables[2];
+void cli_print_variables(FILE *out);
 
 /* ---- paths.c ---- */
 
@@ -149,5 +154,6 @@ void cli_print_summary(const dp_train_summary *summary);
 
 dp_status cli_train(int argc, char **argv, dp_error *err);
 dp_status cli_eval(int argc, char **argv, dp_error *err);
+dp_status cli_devices(int argc, char **argv, dp_error *err);
 
 #endif

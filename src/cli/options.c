@@ -136,6 +136,10 @@ void cli_print_help(cli_command command)
         printf("usage: dptrain train [options]\n\nTrains a model on all devices, with the arithmetic of "
                "torch.nn.DataParallel.\n"
                "Defaults stand in brackets.\n");
+    else if (command == CLI_DEVICES)
+        printf("usage: dptrain devices [options]\n\nThe devices of this machine, their memory, and the links "
+               "between them, measured.\n"
+               "Defaults stand in brackets.\n");
     else
         printf("usage: dptrain eval --init FILE [options]\n\nLoss and accuracy of a checkpoint; model and "
                "normalisation are read from it.\n"
