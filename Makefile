@@ -134,7 +134,7 @@ $(CUDA_BACKEND_OBJECTS) $(CUDA_BASE_OBJECTS) $(CUDA_KERNEL_OBJECTS) $(CUDA_OPS_O
 $(EMULATION_OBJECTS) $(EMULATION_KERNEL_OBJECTS) $(EMULATION_TEST_OBJECTS): | $(BUILD)/probed
 
 # The normal program beside a CUDA backend that runs on emulated GPUs: --device cuda with DPTRAIN_EMULATED_GPUS=N.
-emulated: $(if $(EMULATION_AVAILABLE),$(BUILD)/emulated/dptrain $(CUDA_EMULATED_LIB),emulated-missing)
+emulated: $(if $(EMULATION_AVAILABLE),$(BUILD)/emulated/dptrain $(CUDA_EMULATED_LIB) $(EMULATION_TOOLS),emulated-missing)
 .PHONY: emulated-missing
 emulated-missing:
 	@echo 'the headers of CUDA, cuBLAS and cuDNN are not there: set CUDA_HOME' >&2; exit 1
