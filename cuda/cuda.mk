@@ -10,7 +10,7 @@
 #                        tests/cuda_emulation/emulation.mk it is the backend on the emulation
 #   CUDA_BASE_OBJECTS    what the backend needs of the library, position-independent
 #   CUDA_EMULATED_LIB    the same shared object on the emulation, for a whole dptrain (DPTRAIN_EMULATED_GPUS=N)
-#   CUDA_TEST_OPS, CUDA_TEST_PLANS                       test programs on the real libraries (see tests/cuda)
+#   CUDA_TEST_OPS, CUDA_TEST_BACKEND, CUDA_TEST_PLANS    test programs on the real libraries (see tests/cuda)
 #   CUDA_EMULATED_TEST_OPS, CUDA_EMULATED_TEST_BACKEND   and on the emulation
 #
 # Nothing runs while this is read, and it can be read where nothing is installed.
@@ -72,7 +72,7 @@ CUDA_GENCODE := $(foreach a,$(CUDA_ARCH),-gencode arch=compute_$(a)$(cuda_comma)
 CUDA_NVCCFLAGS := -std=c++17 -O3 -lineinfo -ccbin g++ $(CUDA_GENCODE) -MD -MP \
     -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wextra $(if $(WERROR),-Werror all-warnings)
 CUDA_LDFLAGS := $(foreach d,$(sort $(CUDA_LIB_DIR) $(CUBLAS_LIB_DIR) $(CUDNN_LIB_DIR)),-L$(d) -Wl,-rpath,$(d))
-CUDA_LDLIBS  := -lcudnn -lcublas -lcudart -lm -pthread
+CUDA_LDLIBS  := -lcudnn -lcublas -lcudart -lm -ldl -pthread
 
 CUDA_C_SOURCES      := $(wildcard cuda/*.c)
 CUDA_KERNEL_SOURCES := $(wildcard cuda/kernels/*.cu)
@@ -128,6 +128,7 @@ CUDA_OPS_SOURCES := $(filter-out tests/ops/test_%.c,$(wildcard tests/ops/*.c)) t
     src/base/thread.c
 CUDA_OPS_OBJECTS := $(CUDA_OPS_SOURCES:%.c=$(CUDA_BUILD)/%.o)
 CUDA_TEST_OPS    := $(BUILD)/tests/test_ops_cuda
+CUDA_TEST_BACKEND := $(BUILD)/tests/test_backend_cuda
 CUDA_TEST_PLANS  := $(BUILD)/tests/deviceless_plans
 CUDA_EMULATED_TEST_OPS := $(BUILD)/tests/test_ops_cuda_emulated
 CUDA_EMULATED_LIB          := $(BUILD)/emulated/libdptrain_cuda.so
@@ -137,6 +138,12 @@ CUDA_CHECK_LIBS  := -lcheck -lsubunit -lrt
 $(CUDA_BUILD)/tests/%.o: CUDA_CPPFLAGS += -Itests/ops
 
 $(CUDA_TEST_OPS): $(CUDA_OPS_OBJECTS) $(CUDA_BACKEND_OBJECTS) $(CUDA_KERNEL_OBJECTS) $(CUDA_BASE_OBJECTS)
+	@mkdir -p $(@D)
+	@echo '  LINK $@'
+	@$(CC) $^ $(CUDA_LDFLAGS) $(CUDA_LDLIBS) $(CUDA_CHECK_LIBS) -lstdc++ -o $@
+
+$(CUDA_TEST_BACKEND): $(CUDA_BUILD)/tests/cuda/test_backend.o $(CUDA_BUILD)/src/base/thread.o \
+    $(CUDA_BACKEND_OBJECTS) $(CUDA_KERNEL_OBJECTS) $(CUDA_BASE_OBJECTS)
 	@mkdir -p $(@D)
 	@echo '  LINK $@'
 	@$(CC) $^ $(CUDA_LDFLAGS) $(CUDA_LDLIBS) $(CUDA_CHECK_LIBS) -lstdc++ -o $@

@@ -36,6 +36,8 @@ typedef struct dp_cuda_backend {
     pthread_mutex_t mutex; /* guards what follows */
     bool entered[DP_CUDA_MAX_GPUS];
     int first_entered; /* a GPU that may be used for pinned memory; -1: none yet */
+    struct dp_cuda_nvml *nvml;
+    bool nvml_tried;
     dp_cuda_conv_entry *convs;
     int conv_count;
 } dp_cuda_backend;
@@ -85,6 +87,10 @@ dp_status dp_cuda_event_elapsed(dp_device *device, void *start, void *end, doubl
 dp_status dp_cuda_copy(dp_device *device, void *stream, dp_device *to, void *destination, dp_device *from,
                        const void *source, size_t bytes, dp_error *err);
 dp_status dp_cuda_fill_zero(dp_device *device, void *stream, void *pointer, size_t bytes, dp_error *err);
+
+/* nvml.c */
+bool dp_cuda_free_bytes(dp_device *device, uint64_t *bytes);
+void dp_cuda_nvml_close(struct dp_cuda_nvml *nvml); /* NULL is fine */
 
 /* peer.c */
 bool dp_cuda_peer_readable(dp_device *device, dp_device *peer);

@@ -14,8 +14,11 @@ typedef struct option_spec {
     int commands;
 } option_spec;
 
-#define CLI_OPTION_SPEC(id, name, argument, commands, help) [id] = {name, argument, help, commands},
-static const option_spec specs[OPT_COUNT] = {CLI_OPTIONS(CLI_OPTION_SPEC)};
+static const option_spec specs[OPT_COUNT] = {
+#define X(id, name, argument, commands, help) [id] = {name, argument, help, commands},
+#include "cli/options.def"
+#undef X
+};
 
 enum { MAX_OPTION_NAME = 64 };
 
@@ -135,6 +138,10 @@ void cli_print_help(cli_command command)
     if (command == CLI_TRAIN)
         printf("usage: dptrain train [options]\n\nTrains a model on all devices, with the arithmetic of "
                "torch.nn.DataParallel.\n"
+               "Defaults stand in brackets.\n");
+    else if (command == CLI_DEVICES)
+        printf("usage: dptrain devices [options]\n\nThe devices of this machine, their memory, and the links "
+               "between them, measured.\n"
                "Defaults stand in brackets.\n");
     else
         printf("usage: dptrain eval --init FILE [options]\n\nLoss and accuracy of a checkpoint; model and "

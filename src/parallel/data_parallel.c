@@ -115,7 +115,7 @@ static dp_status start_step(dp_replica *r, const dp_step_job *job, dp_error *err
 
 static dp_status end_step(dp_replica *r, const dp_step_job *job, dp_error *err)
 {
-    DP_TRY(dp_mark_phase(r, DP_PHASE_OPTIMIZER, true, err)); /* the end of the last span */
+    DP_TRY(dp_mark_phase(r, DP_PHASE_OPTIMIZER, false, err)); /* the end of the last span */
     DP_TRY(dp_stream_synchronize(&r->compute, err));
     DP_TRY(dp_stream_synchronize(&r->copy, err));
     if (job->training)

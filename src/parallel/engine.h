@@ -83,6 +83,8 @@ typedef struct dp_clock {
     int count;
     double phase_seconds[DP_PHASES], busy_phase_seconds[DP_PHASES]; /* of the last step */
     double busy_seconds;                                            /* of all steps */
+    int ranges;     /* open for profilers: the step, its phase, a wait in it */
+    dp_phase shown; /* that phase */
 } dp_clock;
 
 /* ---- a device and its replica ---- */

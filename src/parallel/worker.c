@@ -24,6 +24,17 @@ static void worker_failed(dp_replica *r, dp_status status)
     }
 }
 
+/* Waits for task `number`; false if there will be none. */
+static bool next_task(dp_replica *r, uint64_t number)
+{
+    if (dp_signal_reached(&r->posted, number))
+        return true;
+    dp_range_push(r->device, dp_phase_name(DP_PHASE_WAIT));
+    bool posted = dp_signal_wait(&r->posted, number);
+    dp_range_pop(r->device);
+    return posted;
+}
+
 static void *worker_main(void *argument)
 {
     dp_replica *r = argument;
@@ -31,7 +42,7 @@ static void *worker_main(void *argument)
     bool entered = status == DP_OK;
     if (!entered)
         worker_failed(r, status);
-    for (uint64_t number = 1; dp_signal_wait(&r->posted, number); number++) {
+    for (uint64_t number = 1; next_task(r, number); number++) {
         const dp_task task = r->tasks[number % DP_MAILBOX_SIZE];
         if (!task.run) { /* the end */
             dp_signal_post(&r->done, number);

@@ -85,17 +85,18 @@ cuda() {
         skip 'CUDA backend' "${report#CUDA: no }"
         return
     fi
-    local emulated=(env DPTRAIN_EMULATED_GPUS=4 "DPTRAIN_EMULATED_SEED=1")
-    task 'build, CUDA, warnings are errors' 900 "$MAKE" -j"$(nproc)" --no-print-directory BUILD="$1" WERROR=1 \
-        CUDA_ARCH='75 90' cuda emulated "$1/tests/deviceless_plans" "$1/tests/test_ops_cuda_emulated" \
-        "$1/tests/test_backend_cuda_emulated" || return
+    local settings=(--no-print-directory BUILD="$1" WERROR=1 CUDA_ARCH='75 90')
+    # What needs a GPU to run is built and linked all the same.
+    task 'build, CUDA, warnings are errors' 900 "$MAKE" -j"$(nproc)" "${settings[@]}" cuda emulated \
+        "$1/tests/"{deviceless_plans,test_ops_cuda,test_backend_cuda,test_ops_cuda_emulated,test_backend_cuda_emulated} ||
+        return
     task 'convolutions planned by cuDNN without a GPU' 300 "$1/tests/deviceless_plans" tests/cuda/devices/*.json
     task 'a machine without a GPU' 60 tests/tools/test_no_gpu.sh "$1/dptrain"
     tests 'the CUDA emulation' 300 "$MAKE" --no-print-directory BUILD="$1" emulation-check
-    tests 'CUDA backend, emulated GPUs' 300 "$1/tests/test_backend_cuda_emulated"
-    tests 'operations, emulated GPUs' 600 "${emulated[@]}" "$1/tests/test_ops_cuda_emulated"
-    tests 'parity, emulated GPUs' 600 env DPTRAIN_EMULATED_GPUS=8 "$PYTHON" tests/parity/parity.py --device cuda \
-        --only "$built" "$1/emulated/dptrain" tests/parity/cases
+    tests 'make gpu-check, emulated GPUs' 1200 env DPTRAIN_EMULATED_GPUS=8 DPTRAIN_EMULATED_SEED=1 CASES="$built" \
+        "$MAKE" "${settings[@]}" EMULATED=1 gpu-check
+    tests 'command line, emulated GPUs' 300 env DPTRAIN="$1/emulated/dptrain" EMULATED_TOOLS="$1/emulated/tools" \
+        "$1/tests/test_cli"
 }
 
 quick() {
