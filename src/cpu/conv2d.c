@@ -63,10 +63,7 @@ static dp_status conv_forward(dp_op *op, const dp_op_args *args, dp_error *err)
     const void *in = args->in[0];
     if (c->given_tag != c->in_tag) {
         void *copy = copied_input(c, args);
-        if (c->in_tag == DP_CPU_PLAIN)
-            dp_cpu_to_plain(threads, shape, c->given_tag, in, copy);
-        else
-            dp_cpu_from_plain(threads, shape, c->in_tag, in, copy);
+        dp_cpu_between(threads, shape, c->given_tag, c->in_tag, in, copy);
         in = copy;
     }
     return dp_dnnl_conv_forward(c->conv, in, args->packed, op->desc.params > 1 ? args->param[1] : NULL,
@@ -80,13 +77,9 @@ static dp_status input_gradient(dp_op *op, const dp_op_args *args, dp_error *err
     void *target = same ? args->in_gradient[0] : (char *)args->workspace + c->in_gradient_copy;
     DP_TRY(
         dp_dnnl_conv_backward_data(c->conv, args->out_gradient, args->packed, target, args->workspace, err));
-    if (same)
-        return DP_OK;
-    int threads = c->common.device->threads;
-    if (c->in_tag == DP_CPU_PLAIN)
-        dp_cpu_from_plain(threads, &op->desc.in[0], c->given_tag, target, args->in_gradient[0]);
-    else
-        dp_cpu_to_plain(threads, &op->desc.in[0], c->in_tag, target, args->in_gradient[0]);
+    if (!same)
+        dp_cpu_between(c->common.device->threads, &op->desc.in[0], c->in_tag, c->given_tag, target,
+                       args->in_gradient[0]);
     return DP_OK;
 }
 
@@ -143,6 +136,7 @@ static dp_dnnl_conv_config configuration(const dp_op_request *r)
                                   .bias = d->params > 1,
                                   .relu = d->relu,
                                   .winograd = !r->direct_convolution,
+                                  .forward = true,
                                   .backward_data = r->training && r->input_gradient[0]};
     for (int i = 0; i < 2; i++) {
         config.kernel[i] = d->kernel[i];
@@ -203,14 +197,6 @@ static dp_status choose(conv_op *c, dp_cpu_device *device, dp_dnnl_conv_config *
     return DP_OK;
 }
 
-/* Adds a part to workspace and returns its offset. */
-static size_t reserve(size_t *total, size_t bytes)
-{
-    size_t at = *total;
-    *total += dp_align64(bytes);
-    return at;
-}
-
 static void plan_memory(conv_op *c, const dp_dnnl_conv_config *config, const dp_dnnl_conv_sizes *sizes,
                         dp_op *out)
 {
@@ -223,13 +209,13 @@ static void plan_memory(conv_op *c, const dp_dnnl_conv_config *config, const dp_
         total = thin > total ? thin : total;
     }
     if (copied && !c->keep_in_copy)
-        c->in_copy = reserve(&total, in_bytes);
+        c->in_copy = dp_cpu_reserve(&total, in_bytes);
     if (copied && config->backward_data)
-        c->in_gradient_copy = reserve(&total, in_bytes);
+        c->in_gradient_copy = dp_cpu_reserve(&total, in_bytes);
     if (config->backward_weights) {
         size_t taps = (size_t)(config->in_channels * config->kernel[0] * config->kernel[1]);
-        c->weights_copy = reserve(&total, (size_t)config->out_channels * taps * sizeof(float));
-        c->bias_copy = reserve(&total, (size_t)config->out_channels * sizeof(float));
+        c->weights_copy = dp_cpu_reserve(&total, (size_t)config->out_channels * taps * sizeof(float));
+        c->bias_copy = dp_cpu_reserve(&total, (size_t)config->out_channels * sizeof(float));
     }
     out->workspace_bytes = total;
     out->packed_bytes = sizes->packed;

@@ -37,6 +37,22 @@ dp_status dp_cpu_relu_create(dp_cpu_device *device, const dp_op_request *request
 dp_status dp_cpu_pool_create(dp_cpu_device *device, const dp_op_request *request, dp_op *out, dp_error *err);
 dp_status dp_cpu_flatten_create(dp_cpu_device *device, const dp_op_request *request, dp_op *out,
                                 dp_error *err);
+dp_status dp_cpu_batch_norm_create(dp_cpu_device *device, const dp_op_request *request, dp_op *out,
+                                   dp_error *err);
+dp_status dp_cpu_add_create(dp_cpu_device *device, const dp_op_request *request, dp_op *out, dp_error *err);
+dp_status dp_cpu_concat_create(dp_cpu_device *device, const dp_op_request *request, dp_op *out,
+                               dp_error *err);
+dp_status dp_cpu_deconv2d_create(dp_cpu_device *device, const dp_op_request *request, dp_op *out,
+                                 dp_error *err);
+dp_status dp_cpu_upsample_create(dp_cpu_device *device, const dp_op_request *request, dp_op *out,
+                                 dp_error *err);
+dp_status dp_cpu_average_create(dp_cpu_device *device, const dp_op_request *request, dp_op *out,
+                                dp_error *err);
+dp_status dp_cpu_dropout_create(dp_cpu_device *device, const dp_op_request *request, dp_op *out,
+                                dp_error *err); /* both kinds */
+
+/* The destroy of an op that owns nothing else. */
+void dp_cpu_op_free(dp_cpu_op *op);
 
 /* Labels outside the classes: DP_ERROR_MISMATCH, nothing written. */
 dp_status dp_cpu_loss(int threads, const dp_loss_args *args, dp_error *err);
@@ -50,12 +66,23 @@ void dp_cpu_for(int threads, int64_t count, int64_t grain,
 /* Gradients of a fused ReLU: gradient = output > 0 ? gradient : 0, in place (NaN outputs let it pass). */
 void dp_cpu_relu_mask(int threads, int64_t count, const float *output, float *gradient);
 
-/* target = source, or target += source. */
+/* target += source, by all threads. */
+void dp_cpu_add(int threads, int64_t count, const float *source, float *target);
+
+/* target = source, or target += source, by the calling thread. */
 void dp_cpu_store(int64_t count, const float *source, float *target, bool accumulate);
 
 static inline size_t dp_align64(size_t bytes)
 {
     return (bytes + 63) / 64 * 64;
+}
+
+/* Adds a part to a block of memory, such as the workspace, and returns its offset. */
+static inline size_t dp_cpu_reserve(size_t *total, size_t bytes)
+{
+    size_t at = *total;
+    *total += dp_align64(bytes);
+    return at;
 }
 
 #endif
