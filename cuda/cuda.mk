@@ -154,13 +154,15 @@ $(CUDA_TEST_PLANS): $(CUDA_BUILD)/tests/cuda/deviceless_plans.o $(CUDA_BUILD)/cu
 	@echo '  LINK $@'
 	@$(CC) $^ $(CUDA_LDFLAGS) $(CUDA_LDLIBS) -o $@
 
-# These need tests/cuda_emulation/emulation.mk, included before.
-$(CUDA_EMULATED_LIB): $(CUDA_BACKEND_OBJECTS) $(CUDA_BASE_OBJECTS) $(EMULATION_KERNEL_OBJECTS) $(EMULATION_LIB) \
+# These need tests/cuda_emulation/emulation.mk, included before. With SANITIZE=thread the kernels are instrumented too;
+# the emulation itself never is.
+$(CUDA_EMULATED_LIB): $(CUDA_BACKEND_OBJECTS) $(CUDA_BASE_OBJECTS) \
+    $(if $(filter thread,$(SANITIZE)),$(EMULATION_TSAN_KERNEL_OBJECTS),$(EMULATION_KERNEL_OBJECTS)) $(EMULATION_LIB) \
     cuda/exports.map
 	@mkdir -p $(@D)
 	@echo '  LINK $@'
-	@$(CC) -shared -Wl,-soname,$(@F) -Wl,--version-script=cuda/exports.map $(EMULATION_SHARED_LDFLAGS) $(filter %.o %.a,$^) \
-	  $(EMULATION_LDLIBS) -o $@
+	@$(CC) -shared -Wl,-soname,$(@F) -Wl,--version-script=cuda/exports.map $(EMULATION_SHARED_LDFLAGS) \
+	  $(if $(SANITIZE),-fsanitize=$(SANITIZE)) $(filter %.o %.a,$^) $(EMULATION_LDLIBS) -o $@
 
 $(CUDA_EMULATED_TEST_BACKEND): $(CUDA_BUILD)/tests/cuda/test_backend.o $(CUDA_BUILD)/src/base/thread.o \
     $(CUDA_BACKEND_OBJECTS) $(CUDA_BASE_OBJECTS) $(EMULATION_KERNEL_OBJECTS) $(EMULATION_LIB)
