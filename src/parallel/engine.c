@@ -381,7 +381,7 @@ static void number_records(dp_engine *e, dp_step_job *job)
         e->weights_number++;
 }
 
-static void run_step(dp_engine *e, const dp_host_batch *batch)
+static void begin_step(dp_engine *e, const dp_host_batch *batch)
 {
     dp_step_job *job = &e->step;
     e->began = dp_now();
@@ -392,7 +392,14 @@ static void run_step(dp_engine *e, const dp_host_batch *batch)
     e->is_staged = false;
     number_records(e, job);
     for (int k = 0; k < e->device_count; k++)
-        dp_worker_post(&e->replicas[k], dp_replica_step, job);
+        dp_worker_post(&e->replicas[k], dp_replica_begin_step, job);
+}
+
+static dp_status finish_step(dp_engine *e, dp_error *err)
+{
+    for (int k = 0; k < e->device_count; k++)
+        dp_worker_post(&e->replicas[k], dp_replica_end_step, &e->step);
+    return dp_workers_wait(e, err);
 }
 
 dp_status dp_engine_begin(dp_engine *engine, const dp_step *step, dp_error *err)
@@ -409,7 +416,7 @@ dp_status dp_engine_begin(dp_engine *engine, const dp_step *step, dp_error *err)
     job->random = (dp_op_random){.seed = engine->config.seed, .step = step->random_step};
     engine->update_count += step->update;
     job->hyper = dp_update_hyper(&engine->config.optimizer, step->lr, engine->update_count);
-    run_step(engine, batch);
+    begin_step(engine, batch);
     engine->in_flight = true;
     return DP_OK;
 }
@@ -430,7 +437,7 @@ dp_status dp_engine_finish(dp_engine *engine, dp_step_result *result, dp_error *
     if (!engine->in_flight)
         return dp_fail(err, DP_ERROR_USAGE, "no training step has begun");
     engine->in_flight = false;
-    DP_TRY(dp_workers_wait(engine, err));
+    DP_TRY(finish_step(engine, err));
     double seconds = dp_now() - engine->began;
     engine->train_seconds += seconds;
     dp_collect_result(engine, seconds, result);
@@ -459,8 +466,8 @@ dp_status dp_engine_evaluate(dp_engine *engine, const dp_host_batch *batch, dp_s
         return dp_fail(err, DP_ERROR_USAGE, "a batch is staged for training: begin its step first");
     DP_TRY(dp_engine_plan(engine, batch->samples, false, err));
     engine->step.training = engine->step.update = false;
-    run_step(engine, batch);
-    DP_TRY(dp_workers_wait(engine, err));
+    begin_step(engine, batch);
+    DP_TRY(finish_step(engine, err));
     dp_collect_result(engine, dp_now() - engine->began, result);
     return DP_OK;
 }

@@ -73,6 +73,7 @@ dp_status dp_replica_open(dp_replica *r, const void *unused, dp_error *err)
     (void)unused;
     DP_TRY(dp_stream_create(r->device, "compute", &r->compute, err));
     DP_TRY(dp_stream_create(r->device, "copy", &r->copy, err));
+    DP_TRY(dp_stream_create(r->device, "input", &r->input, err));
     DP_TRY(open_milestones(r, err));
     DP_TRY(open_arenas(r, err));
     size_t staging = reduce_staging_bytes(r);
@@ -153,6 +154,7 @@ void dp_replica_close(dp_replica *r)
     close_milestones(r);
     dp_stream_destroy(&r->compute);
     dp_stream_destroy(&r->copy);
+    dp_stream_destroy(&r->input);
 }
 
 /* ---- plans ---- */
