@@ -140,9 +140,10 @@ emulated: $(if $(EMULATION_AVAILABLE),$(BUILD)/emulated/dptrain $(CUDA_EMULATED_
 emulated-missing:
 	@echo 'the headers of CUDA, cuBLAS and cuDNN are not there: set CUDA_HOME' >&2; exit 1
 # A program looks for the backend beside itself.
-$(BUILD)/emulated/dptrain: $(BUILD)/dptrain
-$(BUILD)/emulated/test_engine: $(BUILD)/tests/test_engine
-$(BUILD)/emulated/dptrain $(BUILD)/emulated/test_engine: | $(CUDA_EMULATED_LIB)
+$(BUILD)/emulated/dptrain: $(BUILD)/dptrain | $(CUDA_EMULATED_LIB)
+	@mkdir -p $(@D)
+	@cp $< $@
+$(BUILD)/emulated/test_%: $(BUILD)/tests/test_% | $(CUDA_EMULATED_LIB)
 	@mkdir -p $(@D)
 	@cp $< $@
 

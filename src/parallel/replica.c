@@ -18,9 +18,11 @@ static dp_status open_arenas(dp_replica *r, dp_error *err)
     const dp_arena *a = &e->arena;
     bool primary = r == e->primary;
     DP_TRY(zeroed(r, DP_MEM_PARAMETERS, primary ? a->elements : a->used_elements, &r->weights, err));
-    DP_TRY(zeroed(r, DP_MEM_GRADIENTS, a->trainable_elements, &r->gradients, err));
     if (e->model->buffer_elements)
         DP_TRY(zeroed(r, DP_MEM_BUFFERS, e->model->buffer_elements, &r->buffers, err));
+    if (e->config.evaluation_only)
+        return DP_OK;
+    DP_TRY(zeroed(r, DP_MEM_GRADIENTS, a->trainable_elements, &r->gradients, err));
     if (!primary)
         return DP_OK;
     const dp_optimizer_config *o = &e->config.optimizer;
@@ -40,7 +42,7 @@ static size_t reduce_staging_bytes(const dp_replica *r)
 {
     const dp_engine *e = r->engine;
     int unreadable = 0;
-    for (int k = 0; k < e->device_count && r == e->primary; k++)
+    for (int k = 0; k < e->device_count && r == e->primary && !e->config.evaluation_only; k++)
         unreadable += &e->replicas[k] != r &&
                       !r->device->backend->call->peer_readable(r->device, e->replicas[k].device);
     return (size_t)unreadable * (size_t)e->arena.largest_bucket * sizeof(float);
