@@ -146,6 +146,8 @@ $(BUILD)/emulated/dptrain: $(BUILD)/dptrain | $(CUDA_EMULATED_LIB)
 $(BUILD)/emulated/test_%: $(BUILD)/tests/test_% | $(CUDA_EMULATED_LIB)
 	@mkdir -p $(@D)
 	@cp $< $@
+$(BUILD)/test_%: $(BUILD)/tests/test_% | $(CUDA_LIB)
+	@cp $< $@
 
 # ---- using ----
 

@@ -171,9 +171,13 @@ $(CUDA_EMULATED_TEST_BACKEND): $(CUDA_BUILD)/tests/cuda/test_backend.o $(CUDA_BU
 	@echo '  LINK $@'
 	@$(CC) -rdynamic $^ $(CUDA_CHECK_LIBS) $(EMULATION_LDLIBS) -o $@
 
+# Names of the backend are its own, as in the shared object.
+$(CUDA_BUILD)/emulated_backend.o: $(CUDA_BACKEND_OBJECTS) $(CUDA_BASE_OBJECTS) $(EMULATION_KERNEL_OBJECTS)
+	@$(CC) -r -nostdlib $^ -o $@ && objcopy --keep-global-symbol=dp_cuda_backend_open $@
+
 # The engine comes from the library LIB of the top Makefile, with what that needs (LIBS).
-$(CUDA_EMULATED_TEST_ENGINE): $(CUDA_BUILD)/tests/cuda/test_engine_cuda.o $(CUDA_BACKEND_OBJECTS) \
-    $(EMULATION_KERNEL_OBJECTS) $(EMULATION_BUILD)/tests/kernels.o $(LIB) $(EMULATION_LIB)
+$(CUDA_EMULATED_TEST_ENGINE): $(CUDA_BUILD)/tests/cuda/test_engine_cuda.o $(CUDA_BUILD)/emulated_backend.o \
+    $(EMULATION_BUILD)/tests/kernels.o $(LIB) $(EMULATION_LIB)
 	@mkdir -p $(@D)
 	@echo '  LINK $@'
 	@$(CC) -rdynamic $^ $(CUDA_CHECK_LIBS) $(LIBS) $(EMULATION_LDLIBS) -o $@

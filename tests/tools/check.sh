@@ -88,17 +88,14 @@ have_cuda() { # have_cuda STEP: skips the step, visibly, where the CUDA backend 
 # cuda DIR: the CUDA backend with the real tools and libraries, which no GPU is needed for, then on emulated GPUs.
 cuda() {
     have_cuda 'CUDA backend' || return
-    local emulated=(env DPTRAIN_EMULATED_GPUS=4 "DPTRAIN_EMULATED_SEED=1")
     local settings=(--no-print-directory BUILD="$1" WERROR=1 CUDA_ARCH='75 90')
     # What needs a GPU to run is built and linked all the same.
     task 'build, CUDA, warnings are errors' 900 "$MAKE" -j"$(nproc)" "${settings[@]}" cuda emulated \
         "$1/tests/"{deviceless_plans,test_ops_cuda,test_backend_cuda,test_ops_cuda_emulated,test_backend_cuda_emulated} \
-        "$1/tests/test_engine_cuda_emulated" "$1/emulated/"{test_engine,test_engine_backend} || return
+        "$1/tests/test_engine_cuda_emulated" || return
     task 'convolutions planned by cuDNN without a GPU' 300 "$1/tests/deviceless_plans" tests/cuda/devices/*.json
     task 'a machine without a GPU' 60 tests/tools/test_no_gpu.sh "$1/dptrain"
     tests 'the CUDA emulation' 300 "$MAKE" --no-print-directory BUILD="$1" emulation-check
-    tests 'engine, emulated GPUs' 300 "${emulated[@]}" "$1/emulated/test_engine" cuda
-    tests 'engine and backend, emulated GPUs' 300 "${emulated[@]}" "$1/emulated/test_engine_backend" cuda
     tests 'engine held up, emulated GPUs' 300 "$1/tests/test_engine_cuda_emulated"
     tests 'make gpu-check, emulated GPUs' 1200 env DPTRAIN_EMULATED_GPUS=8 DPTRAIN_EMULATED_SEED=1 CASES="$built" \
         "$MAKE" "${settings[@]}" EMULATED=1 gpu-check
