@@ -139,8 +139,14 @@ emulated: $(if $(EMULATION_AVAILABLE),$(BUILD)/emulated/dptrain $(CUDA_EMULATED_
 .PHONY: emulated-missing
 emulated-missing:
 	@echo 'the headers of CUDA, cuBLAS and cuDNN are not there: set CUDA_HOME' >&2; exit 1
-$(BUILD)/emulated/dptrain: $(BUILD)/dptrain
+# A program looks for the backend beside itself.
+$(BUILD)/emulated/dptrain: $(BUILD)/dptrain | $(CUDA_EMULATED_LIB)
 	@mkdir -p $(@D)
+	@cp $< $@
+$(BUILD)/emulated/test_%: $(BUILD)/tests/test_% | $(CUDA_EMULATED_LIB)
+	@mkdir -p $(@D)
+	@cp $< $@
+$(BUILD)/test_%: $(BUILD)/tests/test_% | $(CUDA_LIB)
 	@cp $< $@
 
 # ---- using ----

@@ -11,7 +11,7 @@
 #   CUDA_BASE_OBJECTS    what the backend needs of the library, position-independent
 #   CUDA_EMULATED_LIB    the same shared object on the emulation, for a whole dptrain (DPTRAIN_EMULATED_GPUS=N)
 #   CUDA_TEST_OPS, CUDA_TEST_BACKEND, CUDA_TEST_PLANS    test programs on the real libraries (see tests/cuda)
-#   CUDA_EMULATED_TEST_OPS, CUDA_EMULATED_TEST_BACKEND   and on the emulation
+#   CUDA_EMULATED_TEST_OPS, CUDA_EMULATED_TEST_BACKEND, CUDA_EMULATED_TEST_ENGINE   and on the emulation
 #
 # Nothing runs while this is read, and it can be read where nothing is installed.
 
@@ -133,6 +133,7 @@ CUDA_TEST_PLANS  := $(BUILD)/tests/deviceless_plans
 CUDA_EMULATED_TEST_OPS := $(BUILD)/tests/test_ops_cuda_emulated
 CUDA_EMULATED_LIB          := $(BUILD)/emulated/libdptrain_cuda.so
 CUDA_EMULATED_TEST_BACKEND := $(BUILD)/tests/test_backend_cuda_emulated
+CUDA_EMULATED_TEST_ENGINE := $(BUILD)/tests/test_engine_cuda_emulated
 CUDA_CHECK_LIBS  := -lcheck -lsubunit -lrt
 
 $(CUDA_BUILD)/tests/%.o: CUDA_CPPFLAGS += -Itests/ops
@@ -154,19 +155,32 @@ $(CUDA_TEST_PLANS): $(CUDA_BUILD)/tests/cuda/deviceless_plans.o $(CUDA_BUILD)/cu
 	@echo '  LINK $@'
 	@$(CC) $^ $(CUDA_LDFLAGS) $(CUDA_LDLIBS) -o $@
 
-# These need tests/cuda_emulation/emulation.mk, included before.
-$(CUDA_EMULATED_LIB): $(CUDA_BACKEND_OBJECTS) $(CUDA_BASE_OBJECTS) $(EMULATION_KERNEL_OBJECTS) $(EMULATION_LIB) \
+# These need tests/cuda_emulation/emulation.mk, included before. With SANITIZE=thread the kernels are instrumented too;
+# the emulation itself never is.
+$(CUDA_EMULATED_LIB): $(CUDA_BACKEND_OBJECTS) $(CUDA_BASE_OBJECTS) \
+    $(if $(filter thread,$(SANITIZE)),$(EMULATION_TSAN_KERNEL_OBJECTS),$(EMULATION_KERNEL_OBJECTS)) $(EMULATION_LIB) \
     cuda/exports.map
 	@mkdir -p $(@D)
 	@echo '  LINK $@'
-	@$(CC) -shared -Wl,-soname,$(@F) -Wl,--version-script=cuda/exports.map $(EMULATION_SHARED_LDFLAGS) $(filter %.o %.a,$^) \
-	  $(EMULATION_LDLIBS) -o $@
+	@$(CC) -shared -Wl,-soname,$(@F) -Wl,--version-script=cuda/exports.map $(EMULATION_SHARED_LDFLAGS) \
+	  $(if $(SANITIZE),-fsanitize=$(SANITIZE)) $(filter %.o %.a,$^) $(EMULATION_LDLIBS) -o $@
 
 $(CUDA_EMULATED_TEST_BACKEND): $(CUDA_BUILD)/tests/cuda/test_backend.o $(CUDA_BUILD)/src/base/thread.o \
     $(CUDA_BACKEND_OBJECTS) $(CUDA_BASE_OBJECTS) $(EMULATION_KERNEL_OBJECTS) $(EMULATION_LIB)
 	@mkdir -p $(@D)
 	@echo '  LINK $@'
 	@$(CC) -rdynamic $^ $(CUDA_CHECK_LIBS) $(EMULATION_LDLIBS) -o $@
+
+# Names of the backend are its own, as in the shared object.
+$(CUDA_BUILD)/emulated_backend.o: $(CUDA_BACKEND_OBJECTS) $(CUDA_BASE_OBJECTS) $(EMULATION_KERNEL_OBJECTS)
+	@$(CC) -r -nostdlib $^ -o $@ && objcopy --keep-global-symbol=dp_cuda_backend_open $@
+
+# The engine comes from the library LIB of the top Makefile, with what that needs (LIBS).
+$(CUDA_EMULATED_TEST_ENGINE): $(CUDA_BUILD)/tests/cuda/test_engine_cuda.o $(CUDA_BUILD)/emulated_backend.o \
+    $(EMULATION_BUILD)/tests/kernels.o $(LIB) $(EMULATION_LIB)
+	@mkdir -p $(@D)
+	@echo '  LINK $@'
+	@$(CC) -rdynamic $^ $(CUDA_CHECK_LIBS) $(LIBS) $(EMULATION_LDLIBS) -o $@
 
 $(CUDA_EMULATED_TEST_OPS): $(CUDA_OPS_OBJECTS) $(CUDA_BACKEND_OBJECTS) $(CUDA_BASE_OBJECTS) \
     $(EMULATION_KERNEL_OBJECTS) $(EMULATION_LIB)
@@ -179,4 +193,5 @@ cuda-tests: $(CUDA_TEST_OPS) $(CUDA_TEST_PLANS)
 	$(CUDA_TEST_OPS)
 
 -include $(patsubst %.o,%.d,$(CUDA_BACKEND_OBJECTS) $(CUDA_KERNEL_OBJECTS) $(CUDA_BASE_OBJECTS) $(CUDA_OPS_OBJECTS) \
-    $(CUDA_BUILD)/tests/cuda/deviceless_plans.d $(CUDA_BUILD)/tests/cuda/test_backend.d)
+    $(CUDA_BUILD)/tests/cuda/deviceless_plans.d $(CUDA_BUILD)/tests/cuda/test_backend.d \
+    $(CUDA_BUILD)/tests/cuda/test_engine_cuda.d)

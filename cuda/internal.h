@@ -96,7 +96,7 @@ void dp_cuda_nvml_close(struct dp_cuda_nvml *nvml); /* NULL is fine */
 bool dp_cuda_peer_readable(dp_device *device, dp_device *peer);
 
 /* gemm.c: C = op(A) op(B) + beta C for column-major matrices, op(A) m x k, op(B) k x n. All sizes fit an int
- * (see dp_cuda_gemm_fits). workspace: dp_cuda_gemm_workspace bytes. */
+ * (see dp_cuda_gemm_fits). workspace: dp_cuda_gemm_workspace(m, n) bytes. */
 typedef struct dp_cuda_gemm {
     bool transpose_a, transpose_b;
     int64_t m, n, k;
@@ -107,7 +107,7 @@ typedef struct dp_cuda_gemm {
 } dp_cuda_gemm;
 
 bool dp_cuda_gemm_fits(int64_t size);
-size_t dp_cuda_gemm_workspace(const dp_device *device);
+size_t dp_cuda_gemm_workspace(int64_t m, int64_t n);
 dp_status dp_cuda_gemm_open(dp_device *device, dp_error *err); /* before the first product */
 dp_status dp_cuda_gemm_run(dp_device *device, cudaStream_t stream, const dp_cuda_gemm *gemm, void *workspace,
                            dp_error *err);

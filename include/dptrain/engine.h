@@ -67,6 +67,7 @@ typedef struct dp_engine_config {
     int freeze_count;
     bool direct_convolution; /* never Winograd */
     uint64_t seed;           /* of dropout */
+    bool evaluation_only; /* no gradients and no optimizer state: dp_engine_evaluate serves, training fails */
 } dp_engine_config;
 
 dp_engine_config dp_engine_defaults(void);
@@ -80,8 +81,9 @@ int dp_split_batch(dp_split_kind kind, const double *shares, int devices, int64_
  * want to know before they read data. DP_ERROR_USAGE names what is visible. */
 dp_status dp_engine_check(const dp_context *context, const dp_engine_config *config, dp_error *err);
 
-/* Starts the worker threads and allocates parameters, gradients and optimizer state. DP_ERROR_USAGE names ids
- * that do not exist or repeat. The context and the model must outlive the engine. Owner: the caller. */
+/* Starts the worker threads and allocates parameters, gradients and optimizer state (see evaluation_only).
+ * DP_ERROR_USAGE names ids that do not exist or repeat. The context and the model must outlive the engine.
+ * Owner: the caller. */
 dp_status dp_engine_create(dp_context *context, const dp_model *model, const dp_engine_config *config,
                            dp_engine **out, dp_error *err);
 void dp_engine_free(dp_engine *engine); /* joins the workers; NULL is fine */
@@ -123,7 +125,8 @@ typedef enum dp_phase {
 const char *dp_phase_name(dp_phase phase);
 
 /* A batch in host memory (dp_context_host_alloc's is fastest), plain [samples, ...]. Valid until the step's
- * result. */
+ * result. A label that is no class of the model is DP_ERROR_USAGE and named with its sample, before anything
+ * is computed: where the batch is handed over, in stage, begin, train or evaluate. */
 typedef struct dp_host_batch {
     int64_t samples;
     const float *x;

@@ -315,6 +315,8 @@ dp_status dp_engine_plan(dp_engine *engine, int64_t batch, bool training, dp_err
     DP_TRY(check_idle(engine, err));
     if (batch < 1)
         return dp_fail(err, DP_ERROR_USAGE, "a batch of %lld samples cannot be planned", (long long)batch);
+    if (training && engine->config.evaluation_only)
+        return dp_fail(err, DP_ERROR_USAGE, "this engine was made for evaluation only: it cannot train");
     if (is_planned(engine, batch, training))
         return DP_OK;
     if (engine->is_staged)
@@ -335,6 +337,18 @@ dp_status dp_engine_plan(dp_engine *engine, int64_t batch, bool training, dp_err
 }
 
 /* ---- steps ---- */
+
+/* Kernels would read past the row of such a sample, or make a NaN of it. */
+static dp_status check_labels(const dp_engine *e, const dp_host_batch *batch, dp_error *err)
+{
+    const int32_t *labels = batch->y;
+    for (int64_t i = 0; e->config.criterion == DP_LOSS_CROSS_ENTROPY && i < batch->samples; i++)
+        if (labels[i] < 0 || labels[i] >= e->output_elements)
+            return dp_fail(err, DP_ERROR_USAGE,
+                           "sample %lld of the batch has label %d; model '%s' has classes 0 to %lld",
+                           (long long)i, (int)labels[i], e->model->name, (long long)e->output_elements - 1);
+    return DP_OK;
+}
 
 static void scatter(dp_engine *e, const dp_host_batch *batch, bool training, dp_chunk_job *job)
 {
@@ -381,7 +395,7 @@ static void number_records(dp_engine *e, dp_step_job *job)
         e->weights_number++;
 }
 
-static void run_step(dp_engine *e, const dp_host_batch *batch)
+static void begin_step(dp_engine *e, const dp_host_batch *batch)
 {
     dp_step_job *job = &e->step;
     e->began = dp_now();
@@ -392,7 +406,14 @@ static void run_step(dp_engine *e, const dp_host_batch *batch)
     e->is_staged = false;
     number_records(e, job);
     for (int k = 0; k < e->device_count; k++)
-        dp_worker_post(&e->replicas[k], dp_replica_step, job);
+        dp_worker_post(&e->replicas[k], dp_replica_begin_step, job);
+}
+
+static dp_status finish_step(dp_engine *e, dp_error *err)
+{
+    for (int k = 0; k < e->device_count; k++)
+        dp_worker_post(&e->replicas[k], dp_replica_end_step, &e->step);
+    return dp_workers_wait(e, err);
 }
 
 dp_status dp_engine_begin(dp_engine *engine, const dp_step *step, dp_error *err)
@@ -401,6 +422,8 @@ dp_status dp_engine_begin(dp_engine *engine, const dp_step *step, dp_error *err)
     const dp_host_batch *batch = &step->batch;
     if (engine->is_staged && (engine->staged.x != batch->x || engine->staged.samples != batch->samples))
         return dp_fail(err, DP_ERROR_USAGE, "another batch is staged than the one to begin with");
+    if (!engine->is_staged)
+        DP_TRY(check_labels(engine, batch, err));
     DP_TRY(dp_engine_plan(engine, batch->samples, true, err));
     dp_step_job *job = &engine->step;
     job->training = true;
@@ -409,7 +432,7 @@ dp_status dp_engine_begin(dp_engine *engine, const dp_step *step, dp_error *err)
     job->random = (dp_op_random){.seed = engine->config.seed, .step = step->random_step};
     engine->update_count += step->update;
     job->hyper = dp_update_hyper(&engine->config.optimizer, step->lr, engine->update_count);
-    run_step(engine, batch);
+    begin_step(engine, batch);
     engine->in_flight = true;
     return DP_OK;
 }
@@ -420,6 +443,7 @@ dp_status dp_engine_stage(dp_engine *engine, const dp_host_batch *next, dp_error
         return dp_fail(err, DP_ERROR_USAGE, "a batch is staged already");
     if (atomic_load(&engine->failed) || !is_planned(engine, next->samples, true))
         return DP_OK; /* begin will plan and send it, or finish report the failure: nothing is lost */
+    DP_TRY(check_labels(engine, next, err));
     scatter(engine, next, true, &engine->staged);
     engine->is_staged = true;
     return DP_OK;
@@ -430,7 +454,7 @@ dp_status dp_engine_finish(dp_engine *engine, dp_step_result *result, dp_error *
     if (!engine->in_flight)
         return dp_fail(err, DP_ERROR_USAGE, "no training step has begun");
     engine->in_flight = false;
-    DP_TRY(dp_workers_wait(engine, err));
+    DP_TRY(finish_step(engine, err));
     double seconds = dp_now() - engine->began;
     engine->train_seconds += seconds;
     dp_collect_result(engine, seconds, result);
@@ -457,10 +481,11 @@ dp_status dp_engine_evaluate(dp_engine *engine, const dp_host_batch *batch, dp_s
     DP_TRY(check_idle(engine, err));
     if (engine->is_staged)
         return dp_fail(err, DP_ERROR_USAGE, "a batch is staged for training: begin its step first");
+    DP_TRY(check_labels(engine, batch, err));
     DP_TRY(dp_engine_plan(engine, batch->samples, false, err));
     engine->step.training = engine->step.update = false;
-    run_step(engine, batch);
-    DP_TRY(dp_workers_wait(engine, err));
+    begin_step(engine, batch);
+    DP_TRY(finish_step(engine, err));
     dp_collect_result(engine, dp_now() - engine->began, result);
     return DP_OK;
 }

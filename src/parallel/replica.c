@@ -18,9 +18,11 @@ static dp_status open_arenas(dp_replica *r, dp_error *err)
     const dp_arena *a = &e->arena;
     bool primary = r == e->primary;
     DP_TRY(zeroed(r, DP_MEM_PARAMETERS, primary ? a->elements : a->used_elements, &r->weights, err));
-    DP_TRY(zeroed(r, DP_MEM_GRADIENTS, a->trainable_elements, &r->gradients, err));
     if (e->model->buffer_elements)
         DP_TRY(zeroed(r, DP_MEM_BUFFERS, e->model->buffer_elements, &r->buffers, err));
+    if (e->config.evaluation_only)
+        return DP_OK;
+    DP_TRY(zeroed(r, DP_MEM_GRADIENTS, a->trainable_elements, &r->gradients, err));
     if (!primary)
         return DP_OK;
     const dp_optimizer_config *o = &e->config.optimizer;
@@ -40,7 +42,7 @@ static size_t reduce_staging_bytes(const dp_replica *r)
 {
     const dp_engine *e = r->engine;
     int unreadable = 0;
-    for (int k = 0; k < e->device_count && r == e->primary; k++)
+    for (int k = 0; k < e->device_count && r == e->primary && !e->config.evaluation_only; k++)
         unreadable += &e->replicas[k] != r &&
                       !r->device->backend->call->peer_readable(r->device, e->replicas[k].device);
     return (size_t)unreadable * (size_t)e->arena.largest_bucket * sizeof(float);
@@ -73,6 +75,7 @@ dp_status dp_replica_open(dp_replica *r, const void *unused, dp_error *err)
     (void)unused;
     DP_TRY(dp_stream_create(r->device, "compute", &r->compute, err));
     DP_TRY(dp_stream_create(r->device, "copy", &r->copy, err));
+    DP_TRY(dp_stream_create(r->device, "input", &r->input, err));
     DP_TRY(open_milestones(r, err));
     DP_TRY(open_arenas(r, err));
     size_t staging = reduce_staging_bytes(r);
@@ -153,6 +156,7 @@ void dp_replica_close(dp_replica *r)
     close_milestones(r);
     dp_stream_destroy(&r->compute);
     dp_stream_destroy(&r->copy);
+    dp_stream_destroy(&r->input);
 }
 
 /* ---- plans ---- */

@@ -63,8 +63,10 @@ dp_status dp_evaluate(dp_context *context, const dp_model *model, const dp_model
     dp_engine *engine = NULL;
     dp_loader *loader = NULL;
     dp_status status;
+    dp_engine_config forward = *config;
+    forward.evaluation_only = true;
     /* The engine first: memory that copies fast is to be had once a device is open. */
-    if ((status = dp_engine_create(context, model, config, &engine, err)) == DP_OK &&
+    if ((status = dp_engine_create(context, model, &forward, &engine, err)) == DP_OK &&
         (status = dp_make_loader(context, dataset, batch_size, workers, false, false, 0, &loader, err)) ==
             DP_OK &&
         (status = dp_engine_set_state(engine, state, err)) == DP_OK)

@@ -1,6 +1,7 @@
 #!/bin/bash
 # gpu_check.sh [--emulated]: what only a GPU can show, on the GPUs of this machine: the backend's own tests, every
-# operation against float64, and the runs computed with PyTorch by number of devices (logical ones, so one GPU will do).
+# operation against float64, the engine's tests, and the runs computed with PyTorch by number of devices (logical ones,
+# so one GPU will do).
 # Ends with the line "N passed, N failed, N skipped"; exit 0 only if something passed and nothing failed. Without a GPU,
 # or without what the CUDA backend is built from, it says so in one line; exit 1.
 #
@@ -39,7 +40,8 @@ mkdir -p "$logs" || exit 1
 export CK_TIMEOUT_MULTIPLIER=5
 
 task 'build' 1800 "$MAKE" -j"$(nproc)" --no-print-directory BUILD="$base" "${targets[@]}" \
-    "$base/tests/test_ops_cuda$emulated" "$base/tests/test_backend_cuda$emulated" || {
+    "$base/tests/test_ops_cuda$emulated" "$base/tests/test_backend_cuda$emulated" \
+    "${program%/*}/"{test_engine,test_engine_backend} || {
     closing
     exit 1
 }
@@ -58,6 +60,8 @@ by_devices() {
 
 tests 'backend' 300 "$base/tests/test_backend_cuda$emulated"
 tests 'operations' 900 "$base/tests/test_ops_cuda$emulated"
+tests 'engine' 600 "${program%/*}/test_engine" cuda
+tests 'engine and backend' 600 "${program%/*}/test_engine_backend" cuda
 for devices in 1 2 3 4 8; do
     wanted=$(by_devices "$devices")
     if [ -z "$wanted" ]; then
