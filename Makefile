@@ -247,7 +247,7 @@ endif
 # ---- keeping order ----
 
 FORMATTED := $(wildcard include/dptrain/*.h src/*/*.[ch] tests/*/*.[ch] tests/*/*.cpp cuda/*.[ch] cuda/*/*.cu bench/*.[ch])
-SCRIPTS   := $(wildcard tests/tools/*.sh src/cli/*.sh src/cli/*.bash) .ci/run
+SCRIPTS   := $(wildcard tests/tools/*.sh tests/library/*.sh src/cli/*.sh src/cli/*.bash) .ci/run
 
 lint: lint-format lint-rules lint-scripts
 lint-format:

@@ -1,13 +1,15 @@
 /* Scatter and gather of tensors in host memory, along any dimension. UNSTABLE: may change in any version.
  *
  *     // Cuts [4, 6] into [4, 2], [4, 2], [4, 2] along dimension 1, for three devices, and joins them again.
- *     dp_status example(const float whole[24], float copy[24], dp_error *err)
+ *     dp_status example(float whole[24], float copy[24], dp_error *err)
  *     {
- *         float first[8], second[8], third[8];
- *         dp_host_tensor x = {.rank = 2, .shape = {4, 6}, .element_bytes = sizeof(float), .data = (void
- * *)whole}; dp_host_tensor y = {.data = copy}, parts[3] = {{.data = first}, {.data = second}, {.data =
- * third}}; int64_t sizes[3]; dp_split_batch(DP_SPLIT_CHUNK, NULL, 3, 6, sizes); dp_status status =
- * dp_scatter(&x, 1, 3, sizes, parts, err); return status == DP_OK ? dp_gather(parts, 3, 1, &y, err) : status;
+ *         float a[8], b[8], c[8];
+ *         dp_host_tensor x = {.rank = 2, .shape = {4, 6}, .element_bytes = sizeof(float), .data = whole};
+ *         dp_host_tensor y = {.data = copy}, parts[3] = {{.data = a}, {.data = b}, {.data = c}};
+ *         int64_t sizes[3];
+ *         dp_split_batch(DP_SPLIT_CHUNK, NULL, 3, 6, sizes);
+ *         dp_status status = dp_scatter(&x, 1, 3, sizes, parts, err);
+ *         return status == DP_OK ? dp_gather(parts, 3, 1, &y, err) : status;
  *     }
  */
 #ifndef DPTRAIN_TENSOR_H

@@ -140,6 +140,9 @@ check() {
         parity '' "$base/check" "$built"
         parity ', other device ids' "$base/check" "$(cases_of_three)" "${other_ids[@]}"
         cuda "$base/check"
+        task 'library and installation' 300 env MAKE="$MAKE" tests/library/test_library.sh "$base/check" WERROR=1 \
+            CUDA_ARCH='75 90'
+        task 'man page and completion' 60 tests/library/test_manual.sh "$base/check"
     fi
     if have 'build, clang, warnings are errors' clang &&
         build 'build, clang, warnings are errors' "$base/clang" CC=clang WERROR=1; then
