@@ -11,7 +11,7 @@ typedef struct run {
     dp_model *model;
     dp_dataset *train, *valid;
     dp_train_config config;
-    float *weights;
+    dp_model_state state;
 } run;
 
 static dp_error err;
@@ -30,7 +30,7 @@ static void open_run(run *r, int64_t height, int64_t outputs)
     const dp_model_config model = {
         .name = "linear", .input_rank = 3, .input_shape = {1, height, 4}, .outputs = outputs};
     OK(dp_model_build(&model, &r->model, &err));
-    r->weights = calloc((size_t)dp_model_elements(r->model), sizeof *r->weights);
+    OK(dp_model_state_create(r->model, &r->state, &err));
     dp_context_config context = dp_context_defaults();
     context.backend = DP_BACKEND_CPU;
     context.logical_devices = 2;
@@ -43,7 +43,7 @@ static void open_run(run *r, int64_t height, int64_t outputs)
 
 static void close_run(run *r)
 {
-    free(r->weights);
+    dp_model_state_free(&r->state);
     dp_model_free(r->model);
     dp_dataset_free(r->train);
     dp_dataset_free(r->valid);
@@ -56,12 +56,12 @@ static void expect_refused(run *r, dp_status status, const char *text)
     dp_evaluation evaluation;
     err = (dp_error){0};
     ck_assert_int_eq(
-        dp_train(r->context, r->model, r->weights, r->train, r->valid, &r->config, NULL, &summary, &err),
+        dp_train(r->context, r->model, &r->state, r->train, r->valid, &r->config, NULL, &summary, &err),
         status);
     ck_assert_msg(strstr(err.message, text) != NULL, "'%s' is not in '%s'", text, err.message);
     err = (dp_error){0};
     ck_assert_int_eq(
-        dp_evaluate(r->context, r->model, r->weights, r->train, &r->config.engine, 5, 1, &evaluation, &err),
+        dp_evaluate(r->context, r->model, &r->state, r->train, &r->config.engine, 5, 1, &evaluation, &err),
         status);
     ck_assert_msg(strstr(err.message, text) != NULL, "'%s' is not in '%s'", text, err.message);
     close_run(r);
@@ -107,10 +107,10 @@ START_TEST(all_devices_train_without_ids)
     dp_train_summary summary;
     dp_evaluation evaluation;
     open_run(&r, 4, 10);
-    OK(dp_train(r.context, r.model, r.weights, r.train, r.valid, &r.config, NULL, &summary, &err));
+    OK(dp_train(r.context, r.model, &r.state, r.train, r.valid, &r.config, NULL, &summary, &err));
     ck_assert_int_eq(summary.devices, 2);
     ck_assert_int_gt(summary.device[1].samples, 0);
-    OK(dp_evaluate(r.context, r.model, r.weights, r.train, &r.config.engine, 5, 1, &evaluation, &err));
+    OK(dp_evaluate(r.context, r.model, &r.state, r.train, &r.config.engine, 5, 1, &evaluation, &err));
     ck_assert_int_gt(evaluation.samples, 0);
     close_run(&r);
 }
