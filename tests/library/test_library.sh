@@ -107,6 +107,12 @@ done
 # A program of a user's own, on either library.
 program=tests/library/example.c
 [ "$(wc -l <$program)" -lt 100 ] || failed "$program has 100 lines or more"
+# What the README shows of it is in it.
+shown=$(awk '/^## As a library/ { on = 1 } /^## How/ { on = 0 } on && /^```$/ { c = 0 } on && c; on && /^```c$/ { c = 1 }' README.md)
+[ -n "$shown" ] || failed 'the README shows nothing of the example'
+while IFS= read -r line; do
+    grep -qxF -- "$line" $program || failed "the README shows a line that $program does not have: $line"
+done <<<"$shown"
 trains() { # trains NAME COMMAND...: ends with a loss that says that something was learnt, on two devices
     local out loss
     out=$("${@:2}" 2>&1) || failed "$1: exit $?: $out"
