@@ -45,7 +45,7 @@ UNIT_TESTS  := $(wildcard tests/unit/test_*.c)
 OPS_SOURCES := $(wildcard tests/ops/*.c)
 CLI_TESTS   := $(wildcard tests/cli/*.c)
 BENCHES     := $(wildcard bench/*.c)
-C_SOURCES   := $(SOURCES) $(wildcard tests/unit/*.c) $(OPS_SOURCES) $(CLI_TESTS) $(BENCHES)
+C_SOURCES   := $(SOURCES) $(wildcard tests/unit/*.c) $(OPS_SOURCES) $(CLI_TESTS) $(BENCHES) tests/library/example.c
 
 objects        = $(patsubst %.c,$(BUILD)/%.o,$(1))
 LIB           := $(BUILD)/libdptrain.a
@@ -168,6 +168,8 @@ $(BUILD)/emulated/test_%: $(BUILD)/tests/test_% | $(CUDA_EMULATED_LIB)
 	@cp $< $@
 $(BUILD)/test_%: $(BUILD)/tests/test_% | $(CUDA_LIB)
 	@cp $< $@
+$(BUILD)/emulated/example: $(BUILD)/tests/library/example.o $(LIB) | $(CUDA_EMULATED_LIB)
+	$(call link)
 
 # ---- using ----
 

@@ -83,6 +83,7 @@ int main(void)
     if (status == DP_OK)
         status = build(&model, &err);
     if (status == DP_OK && (status = dp_engine_create(context, model, &config, &engine, &err)) == DP_OK) {
+        printf("%d %s devices\n", dp_engine_devices(engine), dp_context_backend_name(context));
         dp_model_init_weights(model, 0, weights);
         status = dp_engine_set_weights(engine, weights, &err);
     }
