@@ -151,8 +151,9 @@ static size_t param_bytes(const dp_op_desc *d, int i)
     if (i >= d->params)
         return 0;
     int64_t out = d->out.dim[1];
-    int64_t weights = d->kind == DP_OP_CONV2D ? out * d->in[0].dim[1] * d->kernel[0] * d->kernel[1]
-                                              : out * dp_shape_sample_elements(&d->in[0]);
+    bool kernels = d->kind == DP_OP_CONV2D || d->kind == DP_OP_CONV_TRANSPOSE2D;
+    int64_t weights = kernels ? out * d->in[0].dim[1] * d->kernel[0] * d->kernel[1]
+                              : out * dp_shape_sample_elements(&d->in[0]);
     return (size_t)(i == 0 ? weights : out) * sizeof(float);
 }
 
@@ -167,7 +168,7 @@ static dp_status op_create(dp_device *device, const dp_op_request *request, dp_o
 {
     const dp_op_desc *desc = request->desc;
     memset(out, 0, sizeof *out);
-    if (desc->kind < 0 || desc->kind >= DP_OP_KINDS)
+    if (desc->kind < 0 || desc->kind >= DP_OP_KINDS || !creators[desc->kind])
         return dp_fail(err, DP_ERROR_INTERNAL, "the CPU backend has no operation %d", (int)desc->kind);
     out->backend = device->backend;
     out->desc = *desc;
@@ -210,7 +211,8 @@ static dp_status op_forward(dp_device *device, dp_op *op, void *stream, const dp
 {
     (void)device, (void)stream;
     dp_cpu_op *state = op->state;
-    dp_announce_read(args->in[0], state->in_bytes[0]);
+    for (int i = 0; i < op->desc.inputs; i++)
+        dp_announce_read(args->in[i], state->in_bytes[i]);
     for (int i = 0; i < op->desc.params; i++)
         dp_announce_read(args->param[i], state->param_bytes[i]);
     dp_announce_read(args->packed, op->packed_bytes);
@@ -238,6 +240,15 @@ static dp_status op_backward(dp_device *device, dp_op *op, void *stream, const d
     for (int i = 0; i < op->desc.params; i++)
         dp_announce_write(args->param_gradient[i], state->param_bytes[i]);
     return state->backward(op, args, err);
+}
+
+static dp_status add(dp_device *device, void *stream, float *target, const float *source, int64_t count,
+                     dp_error *err)
+{
+    (void)stream, (void)err;
+    dp_cpu_device *state = device->state;
+    dp_cpu_add(state->threads, count, source, target);
+    return DP_OK;
 }
 
 static dp_status loss(dp_device *device, void *stream, const dp_loss_args *args, dp_error *err)
@@ -295,6 +306,7 @@ static const dp_backend_functions functions = {
     .op_prepare = op_prepare,
     .op_forward = op_forward,
     .op_backward = op_backward,
+    .add = add,
     .loss = loss,
     .update = update,
     .close = backend_close,

@@ -47,16 +47,25 @@ void dp_cpu_relu_mask(int threads, int64_t count, const float *output, float *gr
     dp_cpu_for(threads, count, GRAIN, mask_range, &v);
 }
 
-DP_CLONES static void add(int64_t count, const float *restrict source, float *restrict target)
+DP_CLONES static void add_range(const void *context, int64_t begin, int64_t end)
 {
-    for (int64_t i = 0; i < count; i++)
+    const elements *v = context;
+    const float *restrict source = v->source;
+    float *restrict target = v->target;
+    for (int64_t i = begin; i < end; i++)
         target[i] += source[i];
+}
+
+void dp_cpu_add(int threads, int64_t count, const float *source, float *target)
+{
+    elements v = {.source = source, .target = target};
+    dp_cpu_for(threads, count, GRAIN, add_range, &v);
 }
 
 void dp_cpu_store(int64_t count, const float *source, float *target, bool accumulate)
 {
     if (accumulate)
-        add(count, source, target);
+        dp_cpu_add(1, count, source, target);
     else
         memcpy(target, source, (size_t)count * sizeof(float));
 }

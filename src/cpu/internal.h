@@ -50,7 +50,10 @@ void dp_cpu_for(int threads, int64_t count, int64_t grain,
 /* Gradients of a fused ReLU: gradient = output > 0 ? gradient : 0, in place (NaN outputs let it pass). */
 void dp_cpu_relu_mask(int threads, int64_t count, const float *output, float *gradient);
 
-/* target = source, or target += source. */
+/* target += source, by all threads. */
+void dp_cpu_add(int threads, int64_t count, const float *source, float *target);
+
+/* target = source, or target += source, by the calling thread. */
 void dp_cpu_store(int64_t count, const float *source, float *target, bool accumulate);
 
 static inline size_t dp_align64(size_t bytes)

@@ -2,9 +2,11 @@
  *
  *     4x3x9x9 conv5,k3,s2,p1,relu pool,k3,s2,p1 linear10
  *
- * Input: batch and features, or batch, channels, height, width. conv and linear: outputs; nobias leaves the
- * bias out. k, s, p: kernel, stride, padding (k3x5 for unequal ones). "+" at the end: gradients are added to
- * what is there. "noinput" at the end: no gradient of the input (a network's first layers). */
+ * Input: batch and features, or batch, channels, height, width. conv, deconv and linear: outputs; nobias
+ * leaves the bias out. k, s, p: kernel, stride, padding (k3x5 for unequal ones). avgpool3x2: adaptive, to
+ * that size. dropout30 and dropout2d30: 30 percent, l2: the model's third. concat1, add1: the value before it
+ * and value 1 (0 is the case's input, k the result of the k-th operation). "+" at the end: gradients are
+ * added to what is there. "noinput" at the end: no gradient of the input (a network's first layers). */
 #include "cases.h"
 
 #include <stdio.h>
@@ -81,6 +83,61 @@ const char *const correctness_cases[] = {
     "3x6x9x9 conv16,k5,p2,relu conv24,k1,relu conv10,k5 +",
     "2x3x9x9 conv3,k1,relu conv3,k5,p2,relu",
     "2x3x9x9 conv20,k1 conv2,k5,p2 conv12,k1",
+    /* deconvolution: the models' kernel 4, stride 2, padding 1, and others; plain and behind convolutions */
+    "1x1x1x1 deconv1,k1",
+    "2x3x4x5 deconv2,k4,s2,p1",
+    "2x2x3x3 deconv3,k3,s2,relu +",
+    "1x2x4x3 deconv2,k2,s2,nobias",
+    "2x3x5x4 deconv5,k3,p1,relu",
+    "1x2x3x4 deconv3,k2x3,s3x1,p0x1",
+    "2x1x4x4 deconv2,k5,s3,p2",
+    "2x4x3x3 deconv20,k4,s2,p1,nobias,relu noinput",
+    "2x32x8x6 deconv16,k4,s2,p1,relu",
+    "2x24x5x7 deconv19,k4,s2,p1 +",
+    "2x5x6x6 conv13,k3,p1 deconv11,k4,s2,p1,relu conv3,k3,p1",
+    "2x3x7x7 conv32,k3,p1,relu deconv32,k4,s2,p1 conv16,k1 +",
+    "1x8x4x4 conv16,k1 deconv8,k4,s2,p1,relu deconv8,k4,s2,p1,relu conv1,k1",
+    "2x9x5x5 conv16,k1 deconv24,k3,s2,p1 deconv1,k2,s1,p0",
+    /* bilinear upsampling: borders, single rows, all layouts */
+    "1x1x1x1 upsample",
+    "2x3x3x4 upsample",
+    "1x2x1x5 upsample",
+    "1x2x6x1 upsample upsample",
+    "2x4x5x5 conv12,k3,p1 upsample conv5,k3,p1",
+    "2x17x4x6 conv32,k1,relu upsample conv16,k1,relu +",
+    "1x3x9x8 conv40,k1 upsample",
+    /* adaptive pooling: identity, global, dividing, overlapping, larger than the input */
+    "2x3x4x4 avgpool4",
+    "2x3x5x4 avgpool1",
+    "1x2x6x8 avgpool3x4",
+    "2x2x5x7 avgpool3x4",
+    "1x2x3x2 avgpool7",
+    "2x2x1x1 avgpool3",
+    "2x8x7x7 conv20,k3,p1 avgpool1 conv4,k1",
+    "2x8x7x6 conv20,k3,p1,relu avgpool7x6 linear5",
+    "2x8x9x10 conv16,k1,relu avgpool4x7 conv9,k1 +",
+    "3x9x8x8 conv24,k1 avgpool4x2 conv9,k1",
+    /* concatenation: blocks that meet and blocks that do not, an input on both sides, equal inputs */
+    "2x3x4x4 concat0",
+    "2x2x3x5 conv3,k1 concat0",
+    "1x3x3x3 concat0 concat0 concat1",
+    "2x3x5x6 conv16,k3,p1,relu conv32,k3,p1 concat1 conv8,k3,p1,relu",
+    "2x3x5x6 conv12,k3,p1 conv20,k3,p1,relu concat1 conv7,k3,p1 +",
+    "2x3x5x6 conv24,k3,p1 conv13,k1 concat1 conv16,k1 concat0 conv5,k3,p1",
+    "2x3x6x6 conv16,k3,p1 conv5,k1 concat0 conv17,k1 concat2",
+    "1x1x8x8 conv8,k3,p1,relu pool,k2,s2 conv16,k3,p1 upsample concat1 conv1,k1",
+    "1x3x8x8 conv16,k3,p1,relu pool,k2,s2 conv32,k1,relu deconv16,k4,s2,p1,relu concat1 conv16,k3,p1 noinput",
+    /* dropout: any rank, any layer, channels that end within a block of random numbers or of memory */
+    "3x7 dropout50",
+    "2x5 dropout30,l3 linear3",
+    "5x13 linear37,relu dropout50,l1 linear10",
+    "2x3x3x3 dropout25,l2",
+    "3x2x2x2 dropout100",
+    "2x5x3x3 dropout2d50",
+    "2x6x3x3 conv21,k3,p1,relu dropout50 conv4,k1",
+    "3x6x3x3 conv21,k3,p1,relu dropout2d30,l1 conv4,k1 +",
+    "2x8x9x5 conv32,k1 dropout10,l5 conv16,k1 dropout2d20 conv4,k1",
+    "2x3x5x5 conv16,k1 conv16,k3,p1 dropout2d50 dropout0,l1 concat1 conv3,k1",
     "3x1x28x28 conv32,k5,p2,relu pool,k2,s2 conv64,k5,p2,relu pool,k2,s2 flatten linear64,relu linear10 "
     "noinput",
     "4x1x28x28 conv32,k5,p2 pool,k2,s2,relu conv64,k5,p2 pool,k2,s2,relu flatten linear512,relu linear10 + "
@@ -109,6 +166,11 @@ const char *const speed_cases[] = {
     "16x64x32x32 conv64,k3,p1,relu",
     "16x128x16x16 conv128,k3,p1,relu",
     "4x3x224x224 conv64,k7,s2,p3,relu noinput",
+    "4x512x4x4 conv512,k1 deconv256,k4,s2,p1,relu",
+    "4x64x32x32 conv128,k1 deconv64,k4,s2,p1,relu",
+    "4x64x32x32 conv64,k1 upsample upsample",
+    "4x64x64x64 conv32,k1 conv64,k1 concat1 dropout50 dropout2d50",
+    "4x64x32x32 conv64,k1 avgpool32 avgpool1",
     NULL,
 };
 
@@ -133,37 +195,85 @@ static bool read_option(const char *word, dp_op_desc *d)
         return read_pair(word + 1, d->stride);
     else if (*word == 'p')
         return read_pair(word + 1, d->padding);
+    else if (*word == 'l')
+        return sscanf(word + 1, "%d", &d->layer) == 1;
     else
         return false;
     return true;
 }
 
-static void finish_shape(dp_op_desc *d, int64_t outputs)
+/* number: the one, or the two, behind the operation's name. */
+static void finish_shape(dp_op_desc *d, const int number[2])
 {
     d->out = d->in[0];
-    if (d->kind == DP_OP_LINEAR || d->kind == DP_OP_FLATTEN) {
+    int64_t *out = d->out.dim;
+    const int64_t *in = d->in[0].dim;
+    switch (d->kind) {
+    case DP_OP_LINEAR:
+    case DP_OP_FLATTEN:
         d->out.rank = 2;
-        d->out.dim[1] = d->kind == DP_OP_LINEAR ? outputs : dp_shape_sample_elements(&d->in[0]);
-    } else if (d->kind == DP_OP_CONV2D || d->kind == DP_OP_MAX_POOL2D) {
-        if (d->kind == DP_OP_CONV2D)
-            d->out.dim[1] = outputs;
-        for (int i = 0; i < 2; i++)
-            d->out.dim[2 + i] = (d->in[0].dim[2 + i] + 2 * d->padding[i] - d->kernel[i]) / d->stride[i] + 1;
+        out[1] = d->kind == DP_OP_LINEAR ? number[0] : dp_shape_sample_elements(&d->in[0]);
+        break;
+    case DP_OP_CONV2D:
+    case DP_OP_CONV_TRANSPOSE2D:
+        out[1] = number[0];
+        break;
+    case DP_OP_CONCAT:
+        out[1] += d->in[1].dim[1];
+        break;
+    case DP_OP_DROPOUT:
+    case DP_OP_DROPOUT2D:
+        d->probability = number[0] / 100.0;
+        break;
+    default:
+        break;
+    }
+    for (int i = 0; i < 2; i++) {
+        if (d->kind == DP_OP_CONV2D || d->kind == DP_OP_MAX_POOL2D)
+            out[2 + i] = (in[2 + i] + 2 * d->padding[i] - d->kernel[i]) / d->stride[i] + 1;
+        else if (d->kind == DP_OP_CONV_TRANSPOSE2D)
+            out[2 + i] = (in[2 + i] - 1) * d->stride[i] - 2 * d->padding[i] + d->kernel[i];
+        else if (d->kind == DP_OP_UPSAMPLE2X)
+            out[2 + i] = 2 * in[2 + i];
+        else if (d->kind == DP_OP_ADAPTIVE_AVG_POOL2D)
+            out[2 + i] = number[i];
     }
 }
 
-static bool read_op(char *word, const dp_shape *in, dp_op_desc *d)
+static const dp_shape *shape_of_value(const op_case *c, int value)
+{
+    return value ? &c->chain[value - 1].out : &c->chain[0].in[0];
+}
+
+/* Whether the second input, value `number`, is there and fits. */
+static bool read_second(op_case *c, dp_op_desc *d, int number)
+{
+    if (number < 0 || number > c->length)
+        return false;
+    d->inputs = 2;
+    d->in[1] = c->length ? *shape_of_value(c, number) : d->in[0];
+    c->reads[c->length][1] = number;
+    for (int i = 0; i < d->in[0].rank; i++)
+        if (d->in[1].dim[i] != d->in[0].dim[i] && !(i == 1 && d->kind == DP_OP_CONCAT))
+            return false;
+    return d->in[1].rank == d->in[0].rank;
+}
+
+static bool read_op(char *word, const dp_shape *in, op_case *c)
 {
     static const struct {
         const char *name;
         dp_op_kind kind;
         int params;
-    } kinds[] = {{"linear", DP_OP_LINEAR, 2},
-                 {"conv", DP_OP_CONV2D, 2},
-                 {"pool", DP_OP_MAX_POOL2D, 0},
-                 {"relu", DP_OP_RELU, 0},
-                 {"flatten", DP_OP_FLATTEN, 0}};
+    } kinds[] = {{"linear", DP_OP_LINEAR, 2},       {"conv", DP_OP_CONV2D, 2},
+                 {"pool", DP_OP_MAX_POOL2D, 0},     {"relu", DP_OP_RELU, 0},
+                 {"flatten", DP_OP_FLATTEN, 0},     {"add", DP_OP_ADD, 0},
+                 {"concat", DP_OP_CONCAT, 0},       {"deconv", DP_OP_CONV_TRANSPOSE2D, 2},
+                 {"upsample", DP_OP_UPSAMPLE2X, 0}, {"avgpool", DP_OP_ADAPTIVE_AVG_POOL2D, 0},
+                 {"dropout2d", DP_OP_DROPOUT2D, 0}, {"dropout", DP_OP_DROPOUT, 0}};
+    dp_op_desc *d = &c->chain[c->length];
     *d = (dp_op_desc){.inputs = 1, .in[0] = *in, .stride = {1, 1}};
+    c->reads[c->length][0] = c->length;
     char *rest = NULL, *name = strtok_r(word, ",", &rest);
     size_t k = 0, count = sizeof kinds / sizeof *kinds;
     while (k < count && strncmp(name, kinds[k].name, strlen(kinds[k].name)) != 0)
@@ -175,7 +285,12 @@ static bool read_op(char *word, const dp_shape *in, dp_op_desc *d)
     for (char *option; (option = strtok_r(NULL, ",", &rest));)
         if (!read_option(option, d))
             return false;
-    finish_shape(d, atoi(name + strlen(kinds[k].name)));
+    int number[2] = {0};
+    read_pair(name + strlen(kinds[k].name), number);
+    if ((d->kind == DP_OP_ADD || d->kind == DP_OP_CONCAT) && !read_second(c, d, number[0]))
+        return false;
+    finish_shape(d, number);
+    c->length++;
     return dp_shape_elements(&d->out) > 0;
 }
 
@@ -195,13 +310,13 @@ bool op_case_parse(const char *text, op_case *out)
             out->accumulate = true;
         else if (strcmp(word, "noinput") == 0)
             out->input_gradient = false;
-        else if (out->length == MAX_CHAIN - 1 || !read_op(word, &shape, &out->chain[out->length]))
+        else if (out->length == MAX_CHAIN - 1 || !read_op(word, &shape, out))
             return false;
         else
-            shape = out->chain[out->length++].out;
+            shape = out->chain[out->length - 1].out;
     }
     char flatten[] = "flatten";
-    if (shape.rank == 4 && !read_op(flatten, &shape, &out->chain[out->length++]))
+    if (shape.rank == 4 && !read_op(flatten, &shape, out))
         return false;
     return out->length > 0;
 }
@@ -213,6 +328,8 @@ double op_case_flops(const dp_op_desc *d)
         return 2 * outputs * (double)d->in[0].dim[1];
     if (d->kind == DP_OP_CONV2D)
         return 2 * outputs * (double)(d->in[0].dim[1] * d->kernel[0] * d->kernel[1]);
+    if (d->kind == DP_OP_CONV_TRANSPOSE2D)
+        return 2 * (double)(dp_shape_elements(&d->in[0]) * d->out.dim[1] * d->kernel[0] * d->kernel[1]);
     return 0;
 }
 

@@ -7,13 +7,16 @@
 enum { MAX_CHAIN = 8 };
 
 /* A chain of operations, each in the layout that the one before it chose. It ends in rank 2: a flatten is
- * added where the text does not. Parameters of all operations get gradients. */
+ * added where the text does not. Parameters of all operations get gradients. Value 0 is the case's input,
+ * value k the result of the k-th operation (from 1); an operation reads the value before it and, if it takes
+ * two inputs, another one that its text names. */
 typedef struct op_case {
     const char *text; /* the case, see cases.c */
     bool accumulate;  /* gradients are added to what is there */
     bool input_gradient;
     int length;
     dp_op_desc chain[MAX_CHAIN];
+    int reads[MAX_CHAIN][DP_OP_MAX_INPUTS]; /* values */
 } op_case;
 
 /* Cases of the correctness table, and those whose speed is worth a table. */

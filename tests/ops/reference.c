@@ -127,62 +127,68 @@ static void pool(const dp_op_desc *d, const double *in, double *out, const doubl
                 }
 }
 
-void reference_forward(const dp_op_desc *d, const double *in, const double *weight, const double *bias,
-                       double *out)
+static void add_to(const double *from, double *to, int64_t count)
+{
+    for (int64_t i = 0; i < count && to; i++)
+        to[i] += from[i];
+}
+
+void reference_forward(const dp_op_desc *d, const reference_tensors *t)
 {
     int64_t count = dp_shape_elements(&d->out);
-    conv_data v = {.in = in, .weight = weight, .out = out};
+    double *out = t->out;
+    conv_data v = {.in = t->in[0], .weight = t->weight, .out = out};
+    bool four = d->out.rank == 4;
+    for (int64_t i = 0; i < count; i++)
+        out[i] = four && t->bias ? t->bias[channel_of(d, i)] : 0;
     switch (d->kind) {
     case DP_OP_LINEAR:
-        linear_forward(d, in, weight, bias, out);
+        linear_forward(d, t->in[0], t->weight, t->bias, out);
         break;
     case DP_OP_CONV2D:
-        for (int64_t i = 0; i < count; i++)
-            out[i] = bias ? bias[channel_of(d, i)] : 0;
         conv_walk(d, visit_forward, &v);
         break;
     case DP_OP_MAX_POOL2D:
-        pool(d, in, out, NULL, NULL);
+        pool(d, t->in[0], out, NULL, NULL);
         break;
     default:
-        for (int64_t i = 0; i < count; i++)
-            out[i] = in[i];
+        if (!reference_maps_forward(d, t))
+            for (int i = 0; i < d->inputs; i++)
+                add_to(t->in[i], out, count);
     }
     for (int64_t i = 0; i < count && (d->relu || d->kind == DP_OP_RELU); i++)
         out[i] = out[i] > 0 ? out[i] : 0;
 }
 
 /* g: the gradient behind a ReLU already. */
-static void backward_unmasked(const dp_op_desc *d, const double *in, const double *weight, const double *g,
-                              double *in_gradient, double *weight_gradient, double *bias_gradient)
+static void backward_unmasked(const dp_op_desc *d, const reference_tensors *t, const double *g)
 {
     int64_t count = dp_shape_elements(&d->out);
-    conv_data v = {.in = in,
-                   .weight = weight,
+    conv_data v = {.in = t->in[0],
+                   .weight = t->weight,
                    .out_gradient = g,
-                   .in_gradient = in_gradient,
-                   .weight_gradient = weight_gradient};
+                   .in_gradient = t->in_gradient[0],
+                   .weight_gradient = t->weight_gradient};
     switch (d->kind) {
     case DP_OP_LINEAR:
-        linear_backward(d, in, weight, g, in_gradient, weight_gradient, bias_gradient);
-        break;
+        linear_backward(d, t->in[0], t->weight, g, t->in_gradient[0], t->weight_gradient, t->bias_gradient);
+        return;
     case DP_OP_CONV2D:
         conv_walk(d, visit_backward, &v);
-        for (int64_t i = 0; i < count && bias_gradient; i++)
-            bias_gradient[channel_of(d, i)] += g[i];
         break;
     case DP_OP_MAX_POOL2D:
-        pool(d, in, NULL, g, in_gradient);
+        pool(d, t->in[0], NULL, g, t->in_gradient[0]);
         break;
     default:
-        for (int64_t i = 0; i < count; i++)
-            in_gradient[i] += g[i];
+        if (!reference_maps_backward(d, t, g))
+            for (int i = 0; i < d->inputs; i++)
+                add_to(g, t->in_gradient[i], count);
     }
+    for (int64_t i = 0; i < count && t->bias_gradient; i++)
+        t->bias_gradient[channel_of(d, i)] += g[i];
 }
 
-void reference_backward(const dp_op_desc *d, const double *in, const double *weight, const double *out,
-                        const double *out_gradient, double *in_gradient, double *weight_gradient,
-                        double *bias_gradient)
+void reference_backward(const dp_op_desc *d, const reference_tensors *t)
 {
     int64_t count = dp_shape_elements(&d->out);
     double *masked = calloc((size_t)count, sizeof *masked);
@@ -190,8 +196,8 @@ void reference_backward(const dp_op_desc *d, const double *in, const double *wei
         return; /* the comparison that follows then fails */
     bool relu = d->relu || d->kind == DP_OP_RELU;
     for (int64_t i = 0; i < count; i++)
-        masked[i] = relu && out[i] <= 0 ? 0 : out_gradient[i];
-    backward_unmasked(d, in, weight, masked, in_gradient, weight_gradient, bias_gradient);
+        masked[i] = relu && t->out[i] <= 0 ? 0 : t->out_gradient[i];
+    backward_unmasked(d, t, masked);
     free(masked);
 }
 

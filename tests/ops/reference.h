@@ -5,14 +5,27 @@
 
 #include "device/device.h"
 
-/* weight and bias may be NULL. */
-void reference_forward(const dp_op_desc *desc, const double *in, const double *weight, const double *bias,
-                       double *out);
+/* The tensors of one operation. Those that it does not have are NULL. */
+typedef struct reference_tensors {
+    const double *in[DP_OP_MAX_INPUTS], *weight, *bias;
+    double *out;
+    const double *out_gradient;
+    double *in_gradient[DP_OP_MAX_INPUTS], *weight_gradient, *bias_gradient; /* added to */
+    bool training;
+} reference_tensors;
 
-/* Gradients of sum(out * out_gradient). Each target is added to; weight's and bias's may be NULL. */
-void reference_backward(const dp_op_desc *desc, const double *in, const double *weight, const double *out,
-                        const double *out_gradient, double *in_gradient, double *weight_gradient,
-                        double *bias_gradient);
+void reference_forward(const dp_op_desc *desc, const reference_tensors *t);
+
+/* Gradients of sum(out * out_gradient), from what forward left in out. */
+void reference_backward(const dp_op_desc *desc, const reference_tensors *t);
+
+/* What the dropouts of all cases draw from. */
+extern const dp_op_random reference_random;
+
+/* The operations of reference_maps.c; false for any other kind. */
+bool reference_maps_forward(const dp_op_desc *desc, const reference_tensors *t);
+/* out_gradient: behind a ReLU already. Leaves the bias alone. */
+bool reference_maps_backward(const dp_op_desc *desc, const reference_tensors *t, const double *out_gradient);
 
 /* Per-sample sums and scale times their gradient. labels for cross entropy, targets for the rest. */
 void reference_loss(dp_criterion criterion, int64_t samples, int64_t elements, const double *output,

@@ -49,6 +49,8 @@ bool case_data_make(const op_case *c, bool coarse, uint64_t seed, case_data *out
     bool good = out->in && out->out_gradient;
     float offset = 1.0f / 128; /* half the finest step of the first product of two coarse numbers */
     for (int i = 0; i < c->length; i++) {
+        if (c->chain[i].kind == DP_OP_UPSAMPLE2X)
+            offset /= 16; /* its weights are multiples of 1/16 */
         if (!c->chain[i].params)
             continue;
         for (int k = 0; k < 2; k++) {
@@ -106,50 +108,88 @@ static double *to_doubles(const float *x, int64_t count)
     return y;
 }
 
-bool case_reference_run(const op_case *c, const case_data *data, case_reference *out)
+/* Values of a case and their gradients, parameters by operation. */
+typedef struct reference_memory {
+    double *value[MAX_CHAIN + 1], *gradient[MAX_CHAIN + 1], *param[MAX_CHAIN][2];
+} reference_memory;
+
+static bool reference_allocate(const op_case *c, const case_data *data, reference_memory *m,
+                               case_reference *out)
 {
-    double *value[MAX_CHAIN + 1] = {0}, *param[MAX_CHAIN][2] = {{0}}, *gradient = NULL;
-    *out = (case_reference){0};
-    bool good = (value[0] = to_doubles(data->in, dp_shape_elements(&c->chain[0].in[0])));
-    for (int i = 0; i < c->length; i++) {
-        const dp_op_desc *d = &c->chain[i];
-        good = good && (value[i + 1] = to_doubles(NULL, dp_shape_elements(&d->out)));
-        for (int k = 0; k < d->params && good; k++) {
-            int64_t count = case_param_elements(d, k);
-            param[i][k] = to_doubles(data->param[i][k], count);
+    bool good = true;
+    for (int i = 0; i <= c->length; i++) {
+        int64_t count = dp_shape_elements(i ? &c->chain[i - 1].out : &c->chain[0].in[0]);
+        m->value[i] = to_doubles(i ? NULL : data->in, count);
+        m->gradient[i] = to_doubles(i == c->length ? data->out_gradient : NULL, count);
+        good = good && m->value[i] && m->gradient[i];
+    }
+    for (int i = 0; i < c->length; i++)
+        for (int k = 0; k < c->chain[i].params; k++) {
+            int64_t count = case_param_elements(&c->chain[i], k);
+            m->param[i][k] = to_doubles(data->param[i][k], count);
             out->gradient[i][k] = to_doubles(c->accumulate ? data->start[i][k] : NULL, count);
-            good = param[i][k] && out->gradient[i][k];
+            good = good && m->param[i][k] && out->gradient[i][k];
         }
-        if (good)
-            reference_forward(d, value[i], param[i][0], param[i][1], value[i + 1]);
+    return good;
+}
+
+static reference_tensors tensors_of(const op_case *c, const reference_memory *m, const case_reference *out,
+                                    int i)
+{
+    reference_tensors t = {.weight = m->param[i][0],
+                           .bias = m->param[i][1],
+                           .out = m->value[i + 1],
+                           .out_gradient = m->gradient[i + 1],
+                           .weight_gradient = out->gradient[i][0],
+                           .bias_gradient = out->gradient[i][1]};
+    for (int k = 0; k < c->chain[i].inputs; k++) {
+        t.in[k] = m->value[c->reads[i][k]];
+        t.in_gradient[k] = m->gradient[c->reads[i][k]];
     }
-    if (good)
-        gradient = to_doubles(data->out_gradient, dp_shape_elements(&c->chain[c->length - 1].out));
-    for (int i = c->length - 1; i >= 0 && gradient; i--) {
-        const dp_op_desc *d = &c->chain[i];
-        double *below = to_doubles(NULL, dp_shape_elements(&d->in[0]));
-        if (below)
-            reference_backward(d, value[i], param[i][0], value[i + 1], gradient, below, out->gradient[i][0],
-                               out->gradient[i][1]);
-        free(gradient);
-        gradient = below;
+    return t;
+}
+
+bool case_reference_run(const op_case *c, const case_data *data, bool training, case_reference *out)
+{
+    reference_memory m = {0};
+    *out = (case_reference){0};
+    bool good = reference_allocate(c, data, &m, out);
+    for (int i = 0; i < c->length && good; i++) {
+        reference_tensors t = tensors_of(c, &m, out, i);
+        t.training = training;
+        reference_forward(&c->chain[i], &t);
     }
-    out->in_gradient = gradient;
-    out->out = value[c->length];
-    for (int i = 0; i < c->length; i++) {
-        free(value[i]);
-        free(param[i][0]);
-        free(param[i][1]);
+    for (int i = c->length - 1; i >= 0 && good && training; i--) {
+        reference_tensors t = tensors_of(c, &m, out, i);
+        t.training = true;
+        reference_backward(&c->chain[i], &t);
     }
-    return good && gradient;
+    out->out = m.value[c->length];
+    out->in_gradient = m.gradient[0];
+    for (int i = 0; i <= c->length; i++) {
+        free(i < c->length ? m.value[i] : NULL);
+        free(i > 0 ? m.gradient[i] : NULL);
+        for (int k = 0; k < 2 && i < c->length; k++)
+            free(m.param[i][k]);
+    }
+    return good;
 }
 
 /* ---- chains ---- */
+
+/* What a link computes as the gradient of one input. A value that several links read gets the sum: the first
+ * of them in the order of backward writes value_gradient, the others their own memory, which is then added.
+ */
+typedef struct input_gradient {
+    void *value_gradient;
+    void *own; /* NULL for the first */
+} input_gradient;
 
 typedef struct chain_link {
     dp_op op;
     bool created;
     dp_op_args args;
+    input_gradient below[DP_OP_MAX_INPUTS];
 } chain_link;
 
 typedef struct block {
@@ -165,7 +205,7 @@ struct chain {
     dp_stream stream;
     chain_link links[MAX_CHAIN];
     void *value[MAX_CHAIN + 1], *gradient[MAX_CHAIN + 1];
-    size_t value_bytes[MAX_CHAIN + 1];
+    dp_layout layout[MAX_CHAIN + 1]; /* of values and their gradients */
     float *param_gradient[MAX_CHAIN][2];
     block blocks[MAX_BLOCKS];
     int block_count;
@@ -194,28 +234,58 @@ static dp_status take_filled(chain *c, dp_purpose purpose, const float *from, in
     return dp_copy(&c->stream, c->device, p, NULL, from, (size_t)count * sizeof(float), err);
 }
 
-static dp_status create_link(chain *c, int i, const case_data *data, dp_layout *layout, dp_error *err)
+/* Whether backward writes another gradient of the value that link i reads as input k before this one. */
+static bool has_gradient_before(const op_case *c, int i, int k)
+{
+    for (int later = i; later < c->length; later++)
+        for (int j = 0; j < (later == i ? k : c->chain[later].inputs); j++)
+            if (c->reads[later][j] == c->reads[i][k])
+                return true;
+    return false;
+}
+
+static dp_status create_inputs(chain *c, int i, dp_error *err)
+{
+    chain_link *link = &c->links[i];
+    for (int k = 0; k < link->op.desc.inputs; k++) {
+        int value = c->description->reads[i][k];
+        link->args.in[k] = c->value[value];
+        if (!c->options.training || (value == 0 && !c->description->input_gradient))
+            continue;
+        link->below[k].value_gradient = c->gradient[value];
+        if (has_gradient_before(c->description, i, k) && !link->op.passes_gradient[k])
+            DP_TRY(take(c, DP_MEM_ACTIVATIONS, c->layout[value].bytes, &link->below[k].own, err));
+        link->args.in_gradient[k] = link->op.passes_gradient[k] ? c->gradient[i + 1]
+                                    : link->below[k].own        ? link->below[k].own
+                                                                : c->gradient[value];
+    }
+    return DP_OK;
+}
+
+static dp_status create_link(chain *c, int i, const case_data *data, dp_error *err)
 {
     chain_link *link = &c->links[i];
     const dp_op_desc *d = &c->description->chain[i];
-    bool training = c->options.training, below = training && (i > 0 || c->description->input_gradient);
+    bool training = c->options.training;
     dp_op_request request = {.desc = d,
-                             .in[0] = *layout,
                              .training = training,
-                             .input_gradient[0] = below,
                              .param_gradient = {training && d->params > 0, training && d->params > 1},
                              .direct_convolution = c->options.direct};
+    for (int k = 0; k < d->inputs; k++) {
+        int value = c->description->reads[i][k];
+        request.in[k] = c->layout[value];
+        request.input_gradient[k] = training && (value > 0 || c->description->input_gradient);
+    }
     DP_TRY(c->device->backend->call->op_create(c->device, &request, &link->op, err));
     link->created = true;
-    *layout = link->op.out;
-    c->value_bytes[i + 1] = link->op.out.bytes;
+    c->layout[i + 1] = link->op.out;
     DP_TRY(take(c, DP_MEM_ACTIVATIONS, link->op.out.bytes, &c->value[i + 1], err));
     DP_TRY(take(c, DP_MEM_ACTIVATIONS, link->op.out.bytes, &c->gradient[i + 1], err));
-    link->args.in[0] = c->value[i];
+    DP_TRY(create_inputs(c, i, err));
     link->args.out = c->value[i + 1];
     link->args.out_gradient = c->gradient[i + 1];
-    link->args.in_gradient[0] = below ? c->gradient[i] : NULL;
     link->args.accumulate = c->description->accumulate;
+    link->args.random = training ? &reference_random : NULL;
     for (int k = 0; k < d->params; k++) {
         int64_t count = case_param_elements(d, k);
         DP_TRY(take_filled(c, DP_MEM_PARAMETERS, data->param[i][k], count, &link->args.param[k], err));
@@ -245,17 +315,17 @@ static dp_status build(chain *c, const case_data *data, dp_error *err)
 {
     const dp_shape *in = &c->description->chain[0].in[0];
     int64_t count = dp_shape_elements(in);
-    dp_layout layout = {DP_LAYOUT_PLAIN, (size_t)count * sizeof(float)};
+    int length = c->description->length;
+    c->layout[0] = (dp_layout){DP_LAYOUT_PLAIN, (size_t)count * sizeof(float)};
     DP_TRY(dp_stream_create(c->device, "ops", &c->stream, err));
     DP_TRY(take_filled(c, DP_MEM_INPUTS, data->in, count, &c->value[0], err));
-    DP_TRY(take(c, DP_MEM_ACTIVATIONS, layout.bytes, &c->gradient[0], err));
-    c->value_bytes[0] = layout.bytes;
-    for (int i = 0; i < c->description->length; i++)
-        DP_TRY(create_link(c, i, data, &layout, err));
-    if (layout.tag != DP_LAYOUT_PLAIN)
+    DP_TRY(take(c, DP_MEM_ACTIVATIONS, c->layout[0].bytes, &c->gradient[0], err));
+    for (int i = 0; i < length; i++)
+        DP_TRY(create_link(c, i, data, err));
+    if (c->layout[length].tag != DP_LAYOUT_PLAIN)
         return dp_fail(err, DP_ERROR_INTERNAL, "rank 2 in an order of its own");
-    DP_TRY(dp_copy(&c->stream, c->device, c->gradient[c->description->length], NULL, data->out_gradient,
-                   layout.bytes, err));
+    DP_TRY(dp_copy(&c->stream, c->device, c->gradient[length], NULL, data->out_gradient,
+                   c->layout[length].bytes, err));
     return make_nan(c, err);
 }
 
@@ -317,15 +387,36 @@ dp_status chain_forward(chain *c, int i, dp_error *err)
     return c->device->backend->call->op_forward(c->device, &link->op, c->stream.handle, &link->args, err);
 }
 
+/* Takes what backward computed as the gradient of input k to where the value's gradient is. */
+static dp_status place_gradient(chain *c, int i, int k, dp_error *err)
+{
+    const chain_link *link = &c->links[i];
+    void *computed = link->args.in_gradient[k], *target = link->below[k].value_gradient;
+    size_t bytes = c->layout[c->description->reads[i][k]].bytes;
+    if (computed == target)
+        return DP_OK;
+    if (has_gradient_before(c->description, i, k))
+        return c->device->backend->call->add(c->device, c->stream.handle, target, computed,
+                                             (int64_t)(bytes / sizeof(float)), err);
+    return dp_copy(&c->stream, c->device, target, c->device, computed, bytes, err);
+}
+
 dp_status chain_backward(chain *c, int i, dp_error *err)
 {
     chain_link *link = &c->links[i];
+    const dp_backend_functions *call = c->device->backend->call;
+    const int *reads = c->description->reads[i];
     DP_TRY(scribble(c, link->args.workspace, link->op.workspace_bytes, err));
-    DP_TRY(scribble(c, c->gradient[i], c->value_bytes[i], err));
+    for (int k = 0; k < link->op.desc.inputs; k++)
+        if (link->args.in_gradient[k] && !link->op.passes_gradient[k])
+            DP_TRY(scribble(c, link->args.in_gradient[k], c->layout[reads[k]].bytes, err));
     for (int k = 0; k < link->op.desc.params && !link->args.accumulate; k++)
         DP_TRY(scribble(c, link->args.param_gradient[k],
                         (size_t)case_param_elements(&link->op.desc, k) * sizeof(float), err));
-    return c->device->backend->call->op_backward(c->device, &link->op, c->stream.handle, &link->args, err);
+    DP_TRY(call->op_backward(c->device, &link->op, c->stream.handle, &link->args, err));
+    for (int k = 0; k < link->op.desc.inputs; k++)
+        DP_TRY(place_gradient(c, i, k, err));
+    return DP_OK;
 }
 
 dp_status chain_synchronize(chain *c, dp_error *err)
@@ -338,7 +429,7 @@ int chain_layout(const chain *c, int i)
     return c->links[i].op.out.tag;
 }
 
-/* Tensor i is the output of link i-1 and the input of link i. */
+/* Value i is the output of link i - 1 and the first input of link i alone. */
 static dp_status scribble_unread_values(chain *c, dp_error *err)
 {
     int length = c->description->length;
@@ -346,7 +437,7 @@ static dp_status scribble_unread_values(chain *c, dp_error *err)
         bool read = (i < length && c->links[i].op.backward_reads_input) ||
                     (i > 0 && c->links[i - 1].op.backward_reads_output);
         if (!read)
-            DP_TRY(scribble(c, c->value[i], c->value_bytes[i], err));
+            DP_TRY(scribble(c, c->value[i], c->layout[i].bytes, err));
     }
     return DP_OK;
 }

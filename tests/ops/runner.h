@@ -23,15 +23,15 @@ typedef struct case_reference {
 
 int64_t case_param_elements(const dp_op_desc *desc, int which); /* 0 where there is none */
 
-/* Coarse data are multiples of 1/8, chosen so that sums are exact in float32 and no output of a linear or
- * convolution with bias is zero: then every ReLU and every maximum, of equals the first, is the same in any
- * arithmetic. Fine data are continuous. */
+/* Coarse data are multiples of 1/8, chosen so that sums are exact in float32 and no output of a linear,
+ * convolution or deconvolution with bias is zero: then every ReLU and every maximum, of equals the first, is
+ * the same in any arithmetic (unless an average or a dropout comes before it). Fine data are continuous. */
 bool case_data_make(const op_case *c, bool coarse, uint64_t seed, case_data *out);
 void case_data_free(case_data *data);
 void case_result_free(case_result *result);
 void case_reference_free(case_reference *reference);
 
-bool case_reference_run(const op_case *c, const case_data *data, case_reference *out);
+bool case_reference_run(const op_case *c, const case_data *data, bool training, case_reference *out);
 
 /* A case's operations with their memory on a device. */
 typedef struct chain chain;

@@ -95,7 +95,7 @@ static bool run_and_compare(dp_device *device, const op_case *c, const case_data
     dp_error err = {0};
     case_result got;
     case_reference wanted;
-    bool good = case_reference_run(c, data, &wanted);
+    bool good = case_reference_run(c, data, options.training, &wanted);
     if (!good)
         use_failed(message, "out of memory in a test");
     else if (case_run(device, c, data, options, &got, &err) != DP_OK)
@@ -171,7 +171,7 @@ enum { LARGEST_CHECKED = 700 };
 static bool objective(const op_case *c, const case_data *data, double *out)
 {
     case_reference r;
-    bool good = case_reference_run(c, data, &r);
+    bool good = case_reference_run(c, data, true, &r);
     *out = 0;
     int64_t count = dp_shape_elements(&c->chain[c->length - 1].out);
     for (int64_t i = 0; i < count && good; i++)
@@ -221,7 +221,7 @@ static bool check_case_slopes(const op_case *c, uint64_t seed, char *message)
     }
     /* Coarse data keep away from the kinks of ReLU behind a bias, fine data from ties in a window. */
     bool coarse = relu && !pool && c->chain[0].params == 2;
-    bool good = case_data_make(c, coarse, seed, &data) && case_reference_run(c, &data, &r);
+    bool good = case_data_make(c, coarse, seed, &data) && case_reference_run(c, &data, true, &r);
     if (!good)
         return use_failed(message, "out of memory in a test");
     good = check_slopes(c, &data, data.in, dp_shape_elements(&c->chain[0].in[0]), r.in_gradient, "the input",
