@@ -125,7 +125,7 @@ endif
 # ---- tests: on real libraries (with no GPU only the plans are made), and on the emulation
 
 CUDA_OPS_SOURCES := $(filter-out tests/ops/test_%.c,$(wildcard tests/ops/*.c)) tests/cuda/test_ops_cuda.c \
-    src/base/thread.c
+    src/base/rng.c src/base/thread.c
 CUDA_OPS_OBJECTS := $(CUDA_OPS_SOURCES:%.c=$(CUDA_BUILD)/%.o)
 CUDA_TEST_OPS    := $(BUILD)/tests/test_ops_cuda
 CUDA_TEST_PLANS  := $(BUILD)/tests/deviceless_plans

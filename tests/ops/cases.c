@@ -114,7 +114,7 @@ const char *const correctness_cases[] = {
     "1x2x3x2 avgpool7",
     "2x2x1x1 avgpool3",
     "2x8x7x7 conv20,k3,p1 avgpool1 conv4,k1",
-    "2x8x7x6 conv20,k3,p1,relu avgpool7x6 linear5",
+    "2x8x7x6 conv20,k3,p1,relu avgpool7x6 flatten linear5",
     "2x8x9x10 conv16,k1,relu avgpool4x7 conv9,k1 +",
     "3x9x8x8 conv24,k1 avgpool4x2 conv9,k1",
     /* concatenation: blocks that meet and blocks that do not, an input on both sides, equal inputs */
