@@ -141,7 +141,8 @@ $(CUDA_TEST_OPS): $(CUDA_OPS_OBJECTS) $(CUDA_BACKEND_OBJECTS) $(CUDA_KERNEL_OBJE
 	@echo '  LINK $@'
 	@$(CC) $^ $(CUDA_LDFLAGS) $(CUDA_LDLIBS) $(CUDA_CHECK_LIBS) -lstdc++ -o $@
 
-$(CUDA_TEST_PLANS): $(CUDA_BUILD)/tests/cuda/deviceless_plans.o $(CUDA_BUILD)/cuda/conv_plan.o \
+$(CUDA_TEST_PLANS): $(CUDA_BUILD)/tests/cuda/deviceless_plans.o $(CUDA_BUILD)/tests/cuda/networks.o \
+    $(CUDA_BUILD)/cuda/conv_plan.o \
     $(CUDA_BUILD)/cuda/check.o $(CUDA_BASE_OBJECTS)
 	@mkdir -p $(@D)
 	@echo '  LINK $@'
@@ -172,4 +173,4 @@ cuda-tests: $(CUDA_TEST_OPS) $(CUDA_TEST_PLANS)
 	$(CUDA_TEST_OPS)
 
 -include $(patsubst %.o,%.d,$(CUDA_BACKEND_OBJECTS) $(CUDA_KERNEL_OBJECTS) $(CUDA_BASE_OBJECTS) $(CUDA_OPS_OBJECTS) \
-    $(CUDA_BUILD)/tests/cuda/deviceless_plans.d $(CUDA_BUILD)/tests/cuda/test_backend.d)
+    $(CUDA_BUILD)/tests/cuda/deviceless_plans.d $(CUDA_BUILD)/tests/cuda/networks.d $(CUDA_BUILD)/tests/cuda/test_backend.d)
