@@ -45,19 +45,14 @@ static dp_status batch_norm_backward(dp_device *device, dp_op *op, cudaStream_t 
     return DP_OK;
 }
 
-static dp_status check_shape(const dp_device *device, const dp_op_request *request,
-                             const dp_batch_norm_shape *shape, dp_error *err)
+static dp_status check_shape(const dp_device *device, const int64_t in[4], const dp_batch_norm_shape *shape,
+                             dp_error *err)
 {
-    const char *label = dp_cuda_state(device)->label;
-    const int64_t *in = request->desc->in[0].dim, each = shape->batch * shape->plane;
+    const int64_t each = shape->batch * shape->plane;
     if (each > INT_MAX / 2 || shape->channels * dp_batch_norm_pieces(shape) > INT_MAX)
         return dp_fail(err, DP_ERROR_USAGE, "%s: batch normalisation of %lldx%lldx%lldx%lld is too large",
-                       label, (long long)in[0], (long long)in[1], (long long)in[2], (long long)in[3]);
-    if (request->training && each < 2)
-        return dp_fail(err, DP_ERROR_USAGE,
-                       "%s: batch normalisation cannot learn from one value per channel (a chunk of one "
-                       "sample of 1x1): use larger batches or fewer devices",
-                       label);
+                       dp_cuda_state(device)->label, (long long)in[0], (long long)in[1], (long long)in[2],
+                       (long long)in[3]);
     return DP_OK;
 }
 
@@ -72,7 +67,7 @@ dp_status dp_cuda_batch_norm_create(dp_device *device, const dp_op_request *requ
                                        .momentum = (float)DP_BATCH_NORM_MOMENTUM,
                                        .rest = (float)(1 - DP_BATCH_NORM_MOMENTUM),
                                        .relu = d->relu};
-    DP_TRY(check_shape(device, request, &shape, err));
+    DP_TRY(check_shape(device, d->in[0].dim, &shape, err));
     batch_norm_op *b;
     DP_TRY(dp_calloc(1, sizeof *b, "a batch normalisation", &b, err));
     b->common = (dp_cuda_op){
@@ -87,6 +82,6 @@ dp_status dp_cuda_batch_norm_create(dp_device *device, const dp_op_request *requ
     out->workspace_bytes = out->saved_bytes * (size_t)dp_batch_norm_pieces(&shape);
     out->backward_reads_input = true;
     out->backward_reads_output = b->added && d->relu;
-    out->passes_gradient[1] = b->added;
+    out->passes_gradient[1] = b->added && request->input_gradient[1];
     return DP_OK;
 }

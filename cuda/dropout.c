@@ -60,7 +60,7 @@ dp_status dp_cuda_dropout_create(dp_device *device, const dp_op_request *request
                                             .elements = channels ? desc->in[0].dim[1] : sample,
                                             .repeat = channels ? sample / desc->in[0].dim[1] : 1};
     d->training = request->training;
-    out->passes_gradient[0] = request->training;
+    out->passes_gradient[0] = request->input_gradient[0];
     out->state = d;
     return DP_OK;
 }

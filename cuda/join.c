@@ -21,7 +21,7 @@ static dp_status add_forward(dp_device *device, dp_op *op, cudaStream_t stream, 
     return DP_OK;
 }
 
-/* One input's gradient is the output's behind the ReLU, and stays where that is; the other gets a copy. */
+/* Both gradients are the output's behind the ReLU, and stay where that is. */
 static dp_status add_backward(dp_device *device, dp_op *op, cudaStream_t stream, const dp_op_args *args,
                               dp_error *err)
 {
@@ -29,17 +29,14 @@ static dp_status add_backward(dp_device *device, dp_op *op, cudaStream_t stream,
         DP_CUDA_TRY(dp_cuda_state(device)->label, err,
                     dp_gate(stream, args->out, args->out_gradient, args->out_gradient,
                             dp_shape_elements(&op->desc.out)));
-    for (int i = 0; i < 2; i++)
-        if (args->in_gradient[i] && args->in_gradient[i] != args->out_gradient)
-            DP_TRY(dp_cuda_copy(device, stream, device, args->in_gradient[i], device, args->out_gradient,
-                                op->out.bytes, err));
     return DP_OK;
 }
 
 dp_status dp_cuda_add_create(dp_device *device, const dp_op_request *request, dp_op *out, dp_error *err)
 {
     (void)device;
-    out->passes_gradient[request->input_gradient[0] ? 0 : 1] = request->training;
+    for (int i = 0; i < 2; i++)
+        out->passes_gradient[i] = request->input_gradient[i];
     out->backward_reads_output = request->training && request->desc->relu;
     return dp_cuda_plain_create((dp_cuda_op){.forward = add_forward, .backward = add_backward}, "an addition",
                                 out, err);

@@ -130,7 +130,7 @@ static __device__ __forceinline__ void keep(const shape_t &s, unsigned channel, 
         saved[2 * channel + 1] = inverse;
     }
     if (running_mean) {
-        float unbiased = m.squares / (float)(elements_of(s) - 1);
+        float unbiased = m.squares / (float)max(elements_of(s) - 1, 1);
         running_mean[channel] = s.rest * running_mean[channel] + s.momentum * m.mean;
         running_variance[channel] = s.rest * running_variance[channel] + s.momentum * unbiased;
     }
