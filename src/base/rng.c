@@ -2,37 +2,12 @@
 
 #include <math.h>
 
-enum { PHILOX_ROUNDS = 10 };
+#include "base/philox.h"
 
-static const uint32_t philox_multiplier[2] = {0xD2511F53u, 0xCD9E8D57u};
-static const uint32_t philox_weyl[2] = {0x9E3779B9u, 0xBB67AE85u}; /* added to the key after each round */
-
-static void philox(const uint32_t key[2], uint32_t counter[4])
-{
-    uint32_t k0 = key[0], k1 = key[1];
-    for (int round = 0; round < PHILOX_ROUNDS; round++) {
-        uint64_t p0 = (uint64_t)philox_multiplier[0] * counter[0];
-        uint64_t p1 = (uint64_t)philox_multiplier[1] * counter[2];
-        counter[0] = (uint32_t)(p1 >> 32) ^ counter[1] ^ k0;
-        counter[1] = (uint32_t)p1;
-        counter[2] = (uint32_t)(p0 >> 32) ^ counter[3] ^ k1;
-        counter[3] = (uint32_t)p0;
-        k0 += philox_weyl[0];
-        k1 += philox_weyl[1];
-    }
-}
-
-/* The key is the seed. The purpose sits in the top byte of the block's upper word, which blocks below 2^56
- * leave zero: two streams that differ in anything never meet in a counter. */
 void dp_rng_block(uint64_t seed, dp_rng_purpose purpose, uint32_t a, uint32_t b, uint64_t block,
                   uint32_t out[4])
 {
-    const uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
-    out[0] = (uint32_t)block;
-    out[1] = (uint32_t)(block >> 32) ^ (uint32_t)purpose << 24;
-    out[2] = a;
-    out[3] = b;
-    philox(key, out);
+    dp_philox_block(seed, purpose, a, b, block, out);
 }
 
 uint32_t dp_rng_u32(uint64_t seed, dp_rng_purpose purpose, uint32_t a, uint32_t b, uint64_t i)

@@ -159,9 +159,17 @@ static size_t param_bytes(const dp_op_desc *d, int i)
 
 static dp_status (*const creators[DP_OP_KINDS])(dp_cpu_device *, const dp_op_request *, dp_op *,
                                                 dp_error *) = {
-    [DP_OP_LINEAR] = dp_cpu_linear_create,   [DP_OP_CONV2D] = dp_cpu_conv2d_create,
-    [DP_OP_RELU] = dp_cpu_relu_create,       [DP_OP_MAX_POOL2D] = dp_cpu_pool_create,
+    [DP_OP_LINEAR] = dp_cpu_linear_create,
+    [DP_OP_CONV2D] = dp_cpu_conv2d_create,
+    [DP_OP_RELU] = dp_cpu_relu_create,
+    [DP_OP_MAX_POOL2D] = dp_cpu_pool_create,
     [DP_OP_FLATTEN] = dp_cpu_flatten_create,
+    [DP_OP_CONCAT] = dp_cpu_concat_create,
+    [DP_OP_CONV_TRANSPOSE2D] = dp_cpu_deconv2d_create,
+    [DP_OP_UPSAMPLE2X] = dp_cpu_upsample_create,
+    [DP_OP_ADAPTIVE_AVG_POOL2D] = dp_cpu_average_create,
+    [DP_OP_DROPOUT] = dp_cpu_dropout_create,
+    [DP_OP_DROPOUT2D] = dp_cpu_dropout_create,
 };
 
 static dp_status op_create(dp_device *device, const dp_op_request *request, dp_op *out, dp_error *err)

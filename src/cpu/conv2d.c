@@ -63,10 +63,7 @@ static dp_status conv_forward(dp_op *op, const dp_op_args *args, dp_error *err)
     const void *in = args->in[0];
     if (c->given_tag != c->in_tag) {
         void *copy = copied_input(c, args);
-        if (c->in_tag == DP_CPU_PLAIN)
-            dp_cpu_to_plain(threads, shape, c->given_tag, in, copy);
-        else
-            dp_cpu_from_plain(threads, shape, c->in_tag, in, copy);
+        dp_cpu_between(threads, shape, c->given_tag, c->in_tag, in, copy);
         in = copy;
     }
     return dp_dnnl_conv_forward(c->conv, in, args->packed, op->desc.params > 1 ? args->param[1] : NULL,
@@ -80,13 +77,9 @@ static dp_status input_gradient(dp_op *op, const dp_op_args *args, dp_error *err
     void *target = same ? args->in_gradient[0] : (char *)args->workspace + c->in_gradient_copy;
     DP_TRY(
         dp_dnnl_conv_backward_data(c->conv, args->out_gradient, args->packed, target, args->workspace, err));
-    if (same)
-        return DP_OK;
-    int threads = c->common.device->threads;
-    if (c->in_tag == DP_CPU_PLAIN)
-        dp_cpu_from_plain(threads, &op->desc.in[0], c->given_tag, target, args->in_gradient[0]);
-    else
-        dp_cpu_to_plain(threads, &op->desc.in[0], c->in_tag, target, args->in_gradient[0]);
+    if (!same)
+        dp_cpu_between(c->common.device->threads, &op->desc.in[0], c->in_tag, c->given_tag, target,
+                       args->in_gradient[0]);
     return DP_OK;
 }
 
@@ -143,6 +136,7 @@ static dp_dnnl_conv_config configuration(const dp_op_request *r)
                                   .bias = d->params > 1,
                                   .relu = d->relu,
                                   .winograd = !r->direct_convolution,
+                                  .forward = true,
                                   .backward_data = r->training && r->input_gradient[0]};
     for (int i = 0; i < 2; i++) {
         config.kernel[i] = d->kernel[i];

@@ -70,7 +70,7 @@ void dp_cpu_store(int64_t count, const float *source, float *target, bool accumu
         memcpy(target, source, (size_t)count * sizeof(float));
 }
 
-static void destroy_plain(dp_cpu_op *op)
+void dp_cpu_op_free(dp_cpu_op *op)
 {
     dp_free(op);
 }
@@ -102,7 +102,7 @@ dp_status dp_cpu_relu_create(dp_cpu_device *device, const dp_op_request *request
     (void)device;
     dp_cpu_op *state;
     DP_TRY(dp_calloc(1, sizeof *state, "a ReLU", &state, err));
-    *state = (dp_cpu_op){.forward = relu_forward, .backward = relu_backward, .destroy = destroy_plain};
+    *state = (dp_cpu_op){.forward = relu_forward, .backward = relu_backward, .destroy = dp_cpu_op_free};
     out->state = state;
     out->out = request->in[0];
     out->backward_reads_output = request->training;
@@ -141,7 +141,7 @@ dp_status dp_cpu_flatten_create(dp_cpu_device *device, const dp_op_request *requ
     flatten_op *state;
     DP_TRY(dp_calloc(1, sizeof *state, "a flatten", &state, err));
     state->common =
-        (dp_cpu_op){.forward = flatten_forward, .backward = flatten_backward, .destroy = destroy_plain};
+        (dp_cpu_op){.forward = flatten_forward, .backward = flatten_backward, .destroy = dp_cpu_op_free};
     state->tag = request->in[0].tag;
     out->state = state;
     return DP_OK;

@@ -37,6 +37,19 @@ dp_status dp_cpu_relu_create(dp_cpu_device *device, const dp_op_request *request
 dp_status dp_cpu_pool_create(dp_cpu_device *device, const dp_op_request *request, dp_op *out, dp_error *err);
 dp_status dp_cpu_flatten_create(dp_cpu_device *device, const dp_op_request *request, dp_op *out,
                                 dp_error *err);
+dp_status dp_cpu_concat_create(dp_cpu_device *device, const dp_op_request *request, dp_op *out,
+                               dp_error *err);
+dp_status dp_cpu_deconv2d_create(dp_cpu_device *device, const dp_op_request *request, dp_op *out,
+                                 dp_error *err);
+dp_status dp_cpu_upsample_create(dp_cpu_device *device, const dp_op_request *request, dp_op *out,
+                                 dp_error *err);
+dp_status dp_cpu_average_create(dp_cpu_device *device, const dp_op_request *request, dp_op *out,
+                                dp_error *err);
+dp_status dp_cpu_dropout_create(dp_cpu_device *device, const dp_op_request *request, dp_op *out,
+                                dp_error *err); /* both kinds */
+
+/* The destroy of an op that owns nothing else. */
+void dp_cpu_op_free(dp_cpu_op *op);
 
 /* Labels outside the classes: DP_ERROR_MISMATCH, nothing written. */
 dp_status dp_cpu_loss(int threads, const dp_loss_args *args, dp_error *err);

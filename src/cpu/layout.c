@@ -118,3 +118,12 @@ void dp_cpu_from_plain(int threads, const dp_shape *shape, int tag, const float 
 {
     convert(threads, shape, tag, source, destination, from_plain_range);
 }
+
+void dp_cpu_between(int threads, const dp_shape *shape, int from, int to, const float *source,
+                    float *destination)
+{
+    if (to == DP_CPU_PLAIN)
+        dp_cpu_to_plain(threads, shape, from, source, destination);
+    else
+        dp_cpu_from_plain(threads, shape, to, source, destination);
+}

@@ -22,8 +22,12 @@ typedef struct dp_cpu_grouped {
 
 dp_cpu_grouped dp_cpu_group(const dp_shape *shape, int tag);
 
-/* Copies from one layout to another, one of which is plain or equal to the other. */
+/* Copies from a layout to plain, and from plain to a layout. */
 void dp_cpu_to_plain(int threads, const dp_shape *shape, int tag, const float *source, float *destination);
 void dp_cpu_from_plain(int threads, const dp_shape *shape, int tag, const float *source, float *destination);
+
+/* Copies between two layouts one of which is plain. */
+void dp_cpu_between(int threads, const dp_shape *shape, int from, int to, const float *source,
+                    float *destination);
 
 #endif

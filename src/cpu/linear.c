@@ -164,11 +164,6 @@ static dp_status linear_backward(dp_op *op, const dp_op_args *args, dp_error *er
                          args->accumulate ? 1.0f : 0.0f, dw, l->in, err);
 }
 
-static void linear_destroy(dp_cpu_op *op)
-{
-    dp_free(op);
-}
-
 dp_status dp_cpu_linear_create(dp_cpu_device *device, const dp_op_request *request, dp_op *out, dp_error *err)
 {
     (void)device;
@@ -177,7 +172,7 @@ dp_status dp_cpu_linear_create(dp_cpu_device *device, const dp_op_request *reque
     l->common = (dp_cpu_op){.prepare = linear_prepare,
                             .forward = linear_forward,
                             .backward = linear_backward,
-                            .destroy = linear_destroy};
+                            .destroy = dp_cpu_op_free};
     l->batch = request->desc->in[0].dim[0];
     l->in = dp_shape_sample_elements(&request->desc->in[0]);
     l->out = dp_shape_sample_elements(&request->desc->out);

@@ -277,11 +277,13 @@ static dp_status plan_weights(dp_dnnl_conv *conv, dp_dnnl_conv_sizes *sizes, dp_
     direction *forward = &conv->directions[FORWARD], *data = &conv->directions[BACKWARD_DATA];
     direction *gradient = &conv->directions[BACKWARD_WEIGHTS];
     *sizes = (dp_dnnl_conv_sizes){0};
-    DP_TRY(make_reordering(conv, &conv->plain_weights, &forward->weights, &conv->pack_forward, err));
-    sizes->packed = dp_align64(forward->weights_bytes);
-    sizes->scratch = forward->scratch_bytes;
+    if (forward->primitive) {
+        DP_TRY(make_reordering(conv, &conv->plain_weights, &forward->weights, &conv->pack_forward, err));
+        sizes->packed = dp_align64(forward->weights_bytes);
+        sizes->scratch = forward->scratch_bytes;
+    }
     if (data->primitive) {
-        if (!dnnl_memory_desc_equal(&data->weights, &forward->weights)) {
+        if (!forward->primitive || !dnnl_memory_desc_equal(&data->weights, &forward->weights)) {
             DP_TRY(make_reordering(conv, &conv->plain_weights, &data->weights, &conv->pack_backward, err));
             conv->backward_offset = sizes->packed;
             sizes->packed += dp_align64(data->weights_bytes);
@@ -307,7 +309,7 @@ static dp_status build(dp_dnnl_conv *conv, bool reference, bool *offered, dp_dnn
                        dp_error *err)
 {
     const dp_dnnl_conv_config *c = &conv->config;
-    bool wanted[DIRECTIONS] = {true, c->backward_data, c->backward_weights};
+    bool wanted[DIRECTIONS] = {c->forward, c->backward_data, c->backward_weights};
     DP_TRY(describe_tensors(conv, err));
     *offered = false;
     for (int i = 0; i < DIRECTIONS; i++) {
@@ -391,7 +393,8 @@ static dp_status reorder(dp_dnnl_conv *conv, reordering *r, const void *from, vo
 
 dp_status dp_dnnl_conv_pack(dp_dnnl_conv *conv, const float *weights, void *packed, dp_error *err)
 {
-    DP_TRY(reorder(conv, &conv->pack_forward, weights, packed, err));
+    if (conv->pack_forward.primitive)
+        DP_TRY(reorder(conv, &conv->pack_forward, weights, packed, err));
     if (!conv->pack_backward.primitive)
         return DP_OK;
     return reorder(conv, &conv->pack_backward, weights, (char *)packed + conv->backward_offset, err);

@@ -27,8 +27,8 @@ typedef struct dp_dnnl_conv_config {
     int kernel[2], stride[2], padding[2];
     int in_tag, out_tag; /* layouts of cpu/layout.h */
     bool bias, relu;
-    bool winograd; /* where offered */
-    bool backward_data, backward_weights;
+    bool winograd;                                 /* where offered */
+    bool forward, backward_data, backward_weights; /* which will be called */
 } dp_dnnl_conv_config;
 
 typedef struct dp_dnnl_conv_sizes {

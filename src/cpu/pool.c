@@ -226,18 +226,13 @@ static dp_status pool_backward(dp_op *op, const dp_op_args *args, dp_error *err)
     return DP_OK;
 }
 
-static void pool_destroy(dp_cpu_op *op)
-{
-    dp_free(op);
-}
-
 dp_status dp_cpu_pool_create(dp_cpu_device *device, const dp_op_request *request, dp_op *out, dp_error *err)
 {
     (void)device;
     const dp_op_desc *d = request->desc;
     pool_op *p;
     DP_TRY(dp_calloc(1, sizeof *p, "a pooling operation", &p, err));
-    p->common = (dp_cpu_op){.forward = pool_forward, .backward = pool_backward, .destroy = pool_destroy};
+    p->common = (dp_cpu_op){.forward = pool_forward, .backward = pool_backward, .destroy = dp_cpu_op_free};
     p->in = dp_cpu_group(&d->in[0], request->in[0].tag);
     p->out = dp_cpu_group(&d->out, request->in[0].tag);
     p->relu = d->relu;

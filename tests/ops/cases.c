@@ -285,6 +285,8 @@ static bool read_op(char *word, const dp_shape *in, op_case *c)
     for (char *option; (option = strtok_r(NULL, ",", &rest));)
         if (!read_option(option, d))
             return false;
+    if (d->kind == DP_OP_LINEAR && in->rank != 2)
+        return false;
     int number[2] = {0};
     read_pair(name + strlen(kinds[k].name), number);
     if ((d->kind == DP_OP_ADD || d->kind == DP_OP_CONCAT) && !read_second(c, d, number[0]))
