@@ -49,7 +49,7 @@ static dp_status check_shape(const dp_device *device, const int64_t in[4], const
                              dp_error *err)
 {
     const int64_t each = shape->batch * shape->plane;
-    if (each > INT_MAX / 2 || shape->channels * dp_batch_norm_pieces(shape) > INT_MAX)
+    if (each > 1 << 30 || shape->channels * dp_batch_norm_pieces(shape) > INT_MAX)
         return dp_fail(err, DP_ERROR_USAGE, "%s: batch normalisation of %lldx%lldx%lldx%lld is too large",
                        dp_cuda_state(device)->label, (long long)in[0], (long long)in[1], (long long)in[2],
                        (long long)in[3]);
