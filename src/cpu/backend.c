@@ -150,10 +150,11 @@ static size_t param_bytes(const dp_op_desc *d, int i)
 {
     if (i >= d->params)
         return 0;
-    int64_t out = d->out.dim[1];
-    bool kernels = d->kind == DP_OP_CONV2D || d->kind == DP_OP_CONV_TRANSPOSE2D;
-    int64_t weights = kernels ? out * d->in[0].dim[1] * d->kernel[0] * d->kernel[1]
-                              : out * dp_shape_sample_elements(&d->in[0]);
+    int64_t out = d->out.dim[1], weights = out;
+    if (d->kind == DP_OP_CONV2D || d->kind == DP_OP_CONV_TRANSPOSE2D)
+        weights = out * d->in[0].dim[1] * d->kernel[0] * d->kernel[1];
+    else if (d->kind == DP_OP_LINEAR)
+        weights = out * dp_shape_sample_elements(&d->in[0]);
     return (size_t)(i == 0 ? weights : out) * sizeof(float);
 }
 
@@ -170,6 +171,8 @@ static dp_status (*const creators[DP_OP_KINDS])(dp_cpu_device *, const dp_op_req
     [DP_OP_ADAPTIVE_AVG_POOL2D] = dp_cpu_average_create,
     [DP_OP_DROPOUT] = dp_cpu_dropout_create,
     [DP_OP_DROPOUT2D] = dp_cpu_dropout_create,
+    [DP_OP_BATCH_NORM2D] = dp_cpu_batch_norm_create,
+    [DP_OP_ADD] = dp_cpu_add_create,
 };
 
 static dp_status op_create(dp_device *device, const dp_op_request *request, dp_op *out, dp_error *err)

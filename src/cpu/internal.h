@@ -37,6 +37,9 @@ dp_status dp_cpu_relu_create(dp_cpu_device *device, const dp_op_request *request
 dp_status dp_cpu_pool_create(dp_cpu_device *device, const dp_op_request *request, dp_op *out, dp_error *err);
 dp_status dp_cpu_flatten_create(dp_cpu_device *device, const dp_op_request *request, dp_op *out,
                                 dp_error *err);
+dp_status dp_cpu_batch_norm_create(dp_cpu_device *device, const dp_op_request *request, dp_op *out,
+                                   dp_error *err);
+dp_status dp_cpu_add_create(dp_cpu_device *device, const dp_op_request *request, dp_op *out, dp_error *err);
 dp_status dp_cpu_concat_create(dp_cpu_device *device, const dp_op_request *request, dp_op *out,
                                dp_error *err);
 dp_status dp_cpu_deconv2d_create(dp_cpu_device *device, const dp_op_request *request, dp_op *out,

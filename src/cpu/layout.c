@@ -127,3 +127,20 @@ void dp_cpu_between(int threads, const dp_shape *shape, int from, int to, const 
     else
         dp_cpu_from_plain(threads, shape, to, source, destination);
 }
+
+size_t dp_cpu_conversion_bytes(const dp_shape *shape, int from, int to)
+{
+    bool through_plain = from != to && from != DP_CPU_PLAIN && to != DP_CPU_PLAIN;
+    return through_plain ? dp_cpu_layout(shape, DP_CPU_PLAIN).bytes : 0;
+}
+
+void dp_cpu_convert(int threads, const dp_shape *shape, int from, int to, const float *source,
+                    float *destination, float *scratch)
+{
+    if (from == DP_CPU_PLAIN || to == DP_CPU_PLAIN) {
+        dp_cpu_between(threads, shape, from, to, source, destination);
+        return;
+    }
+    dp_cpu_to_plain(threads, shape, from, source, scratch);
+    dp_cpu_from_plain(threads, shape, to, scratch, destination);
+}

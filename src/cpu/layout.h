@@ -30,4 +30,9 @@ void dp_cpu_from_plain(int threads, const dp_shape *shape, int tag, const float 
 void dp_cpu_between(int threads, const dp_shape *shape, int from, int to, const float *source,
                     float *destination);
 
+/* From any layout to another. scratch: dp_cpu_conversion_bytes, 0 where no plain step between is needed. */
+size_t dp_cpu_conversion_bytes(const dp_shape *shape, int from, int to);
+void dp_cpu_convert(int threads, const dp_shape *shape, int from, int to, const float *source,
+                    float *destination, float *scratch);
+
 #endif

@@ -5,8 +5,9 @@
  * Input: batch and features, or batch, channels, height, width. conv, deconv and linear: outputs; nobias
  * leaves the bias out. k, s, p: kernel, stride, padding (k3x5 for unequal ones). avgpool3x2: adaptive, to
  * that size. dropout30 and dropout2d30: 30 percent, l2: the model's third. concat1, add1: the value before it
- * and value 1 (0 is the case's input, k the result of the k-th operation). "+" at the end: gradients are
- * added to what is there. "noinput" at the end: no gradient of the input (a network's first layers). */
+ * and value 1 (0 is the case's input, k the result of the k-th operation); bn,add1 adds value 1, too. "+" at
+ * the end: gradients are added to what is there. "noinput" at the end: no gradient of the input (a network's
+ * first layers). */
 #include "cases.h"
 
 #include <stdio.h>
@@ -127,6 +128,29 @@ const char *const correctness_cases[] = {
     "2x3x6x6 conv16,k3,p1 conv5,k1 concat0 conv17,k1 concat2",
     "1x1x8x8 conv8,k3,p1,relu pool,k2,s2 conv16,k3,p1 upsample concat1 conv1,k1",
     "1x3x8x8 conv16,k3,p1,relu pool,k2,s2 conv32,k1,relu deconv16,k4,s2,p1,relu concat1 conv16,k3,p1 noinput",
+    /* batch normalisation and addition: one or several values a channel, blocks that are full and that are
+     * not, inputs in different orders, values that several operations read */
+    "5x2x1x1 bn",
+    "2x3x4x5 bn",
+    "2x3x4x5 bn,relu +",
+    "3x1x2x3 bn noinput",
+    "2x5x3x3 bn,add0,relu",
+    "4x9x1x1 bn,relu",
+    "5x2x30x31 bn,relu",
+    "2x8x7x7 conv16,k3,p1,nobias bn,relu",
+    "2x9x5x6 conv13,k3,p1,nobias bn + noinput",
+    "2x16x6x6 conv16,k3,p1,nobias bn,add0,relu",
+    "2x16x6x6 conv16,k3,p1,nobias bn,add0 noinput",
+    "2x3x9x9 conv12,k3,p1,nobias bn,relu conv12,k3,p1,nobias bn,add2,relu conv5,k1",
+    "2x3x9x9 conv24,k3,p1,nobias bn,relu pool,k3,s2,p1 conv24,k3,p1,nobias bn,add3,relu conv24,k1 +",
+    "2x8x8x8 conv16,k3,s2,p1,nobias bn,relu conv16,k3,p1,nobias bn,relu conv16,k1,nobias bn,add2,relu "
+    "conv3,k1",
+    "3x7 add0",
+    "3x7 relu add0,relu",
+    "2x3x4x4 add0",
+    "2x16x5x4 conv16,k1 add0,relu conv16,k1 add1",
+    "2x5x5x4 conv5,k1 conv5,k3,p1 add1 add0,relu add3 conv2,k1 +",
+    "2x32x20x19 conv20,k1,nobias bn,relu conv20,k1 add2,relu bn",
     /* dropout: any rank, any layer, channels that end within a block of random numbers or of memory */
     "3x7 dropout50",
     "2x5 dropout30,l3 linear3",
@@ -171,6 +195,10 @@ const char *const speed_cases[] = {
     "4x64x32x32 conv64,k1 upsample upsample",
     "4x64x64x64 conv32,k1 conv64,k1 concat1 dropout50 dropout2d50",
     "4x64x32x32 conv64,k1 avgpool32 avgpool1",
+    "64x64x32x32 conv64,k1 bn,relu conv64,k1 bn,add2,relu add2,relu",
+    "64x128x16x16 conv128,k1 bn,relu conv128,k1 bn,add2,relu",
+    "64x256x8x8 conv256,k1 bn,relu conv256,k1 bn,add2,relu",
+    "64x512x4x4 conv512,k1 bn,relu conv512,k1 bn,add2,relu",
     NULL,
 };
 
@@ -265,12 +293,19 @@ static bool read_op(char *word, const dp_shape *in, op_case *c)
         const char *name;
         dp_op_kind kind;
         int params;
-    } kinds[] = {{"linear", DP_OP_LINEAR, 2},       {"conv", DP_OP_CONV2D, 2},
-                 {"pool", DP_OP_MAX_POOL2D, 0},     {"relu", DP_OP_RELU, 0},
-                 {"flatten", DP_OP_FLATTEN, 0},     {"add", DP_OP_ADD, 0},
-                 {"concat", DP_OP_CONCAT, 0},       {"deconv", DP_OP_CONV_TRANSPOSE2D, 2},
-                 {"upsample", DP_OP_UPSAMPLE2X, 0}, {"avgpool", DP_OP_ADAPTIVE_AVG_POOL2D, 0},
-                 {"dropout2d", DP_OP_DROPOUT2D, 0}, {"dropout", DP_OP_DROPOUT, 0}};
+    } kinds[] = {{"linear", DP_OP_LINEAR, 2},
+                 {"conv", DP_OP_CONV2D, 2},
+                 {"pool", DP_OP_MAX_POOL2D, 0},
+                 {"relu", DP_OP_RELU, 0},
+                 {"flatten", DP_OP_FLATTEN, 0},
+                 {"add", DP_OP_ADD, 0},
+                 {"bn", DP_OP_BATCH_NORM2D, 2},
+                 {"concat", DP_OP_CONCAT, 0},
+                 {"deconv", DP_OP_CONV_TRANSPOSE2D, 2},
+                 {"upsample", DP_OP_UPSAMPLE2X, 0},
+                 {"avgpool", DP_OP_ADAPTIVE_AVG_POOL2D, 0},
+                 {"dropout2d", DP_OP_DROPOUT2D, 0},
+                 {"dropout", DP_OP_DROPOUT, 0}};
     dp_op_desc *d = &c->chain[c->length];
     *d = (dp_op_desc){.inputs = 1, .in[0] = *in, .stride = {1, 1}};
     c->reads[c->length][0] = c->length;
@@ -282,9 +317,11 @@ static bool read_op(char *word, const dp_shape *in, op_case *c)
         return false;
     d->kind = kinds[k].kind;
     d->params = kinds[k].params;
-    for (char *option; (option = strtok_r(NULL, ",", &rest));)
-        if (!read_option(option, d))
+    for (char *option; (option = strtok_r(NULL, ",", &rest));) {
+        bool more = d->kind == DP_OP_BATCH_NORM2D && strncmp(option, "add", 3) == 0;
+        if (more ? !read_second(c, d, atoi(option + 3)) : !read_option(option, d))
             return false;
+    }
     if (d->kind == DP_OP_LINEAR && in->rank != 2)
         return false;
     int number[2] = {0};

@@ -127,6 +127,70 @@ static void pool(const dp_op_desc *d, const double *in, double *out, const doubl
                 }
 }
 
+/* Mean and biased variance of a channel: the chunk's own in training, else the running ones. */
+static void moments(const dp_op_desc *d, const reference_tensors *t, int64_t channel, double *mean,
+                    double *variance)
+{
+    double sum = 0, square = 0, n = 0;
+    if (!t->training) {
+        *mean = t->buffer[0][channel];
+        *variance = t->buffer[1][channel];
+        return;
+    }
+    for (int64_t i = 0; i < dp_shape_elements(&d->out); i++)
+        if (channel_of(d, i) == channel)
+            sum += t->in[0][i], n++;
+    *mean = sum / n;
+    for (int64_t i = 0; i < dp_shape_elements(&d->out); i++)
+        if (channel_of(d, i) == channel)
+            square += (t->in[0][i] - *mean) * (t->in[0][i] - *mean);
+    *variance = square / n;
+}
+
+static void norm_forward(const dp_op_desc *d, const reference_tensors *t)
+{
+    double n = (double)(dp_shape_elements(&d->out) / d->out.dim[1]);
+    for (int64_t c = 0; c < d->out.dim[1]; c++) {
+        double mean, variance;
+        moments(d, t, c, &mean, &variance);
+        for (int64_t i = 0; i < dp_shape_elements(&d->out); i++)
+            if (channel_of(d, i) == c)
+                t->out[i] = (t->in[0][i] - mean) / sqrt(variance + 1e-5) * t->weight[c] + t->bias[c] +
+                            (d->inputs > 1 ? t->in[1][i] : 0);
+        if (t->training) {
+            t->buffer[0][c] = 0.9 * t->buffer[0][c] + 0.1 * mean;
+            t->buffer[1][c] = 0.9 * t->buffer[1][c] + 0.1 * variance * n / (n - 1);
+        }
+    }
+}
+
+/* With r = 1 / sqrt(variance + epsilon), h = (x - mean) r and averages over the channel:
+ * dx = weight r (g - average(g) - h average(g h)). */
+static void norm_backward(const dp_op_desc *d, const reference_tensors *t, const double *g)
+{
+    int64_t count = dp_shape_elements(&d->out);
+    double n = (double)(count / d->out.dim[1]);
+    for (int64_t c = 0; c < d->out.dim[1]; c++) {
+        double mean, variance, sum = 0, product = 0;
+        moments(d, t, c, &mean, &variance);
+        double r = 1 / sqrt(variance + 1e-5);
+        for (int64_t i = 0; i < count; i++)
+            if (channel_of(d, i) == c) {
+                sum += g[i];
+                product += g[i] * (t->in[0][i] - mean) * r;
+            }
+        if (t->weight_gradient)
+            t->weight_gradient[c] += product;
+        for (int64_t i = 0; i < count; i++)
+            if (channel_of(d, i) == c)
+                t->in_gradient[0][i] +=
+                    t->weight[c] * r * (g[i] - sum / n - (t->in[0][i] - mean) * r * product / n);
+    }
+    if (d->inputs > 1)
+        for (int64_t i = 0; i < count; i++)
+            t->in_gradient[1][i] += g[i];
+}
+
 static void add_to(const double *from, double *to, int64_t count)
 {
     for (int64_t i = 0; i < count && to; i++)
@@ -150,6 +214,9 @@ void reference_forward(const dp_op_desc *d, const reference_tensors *t)
         break;
     case DP_OP_MAX_POOL2D:
         pool(d, t->in[0], out, NULL, NULL);
+        break;
+    case DP_OP_BATCH_NORM2D:
+        norm_forward(d, t);
         break;
     default:
         if (!reference_maps_forward(d, t))
@@ -178,6 +245,9 @@ static void backward_unmasked(const dp_op_desc *d, const reference_tensors *t, c
         break;
     case DP_OP_MAX_POOL2D:
         pool(d, t->in[0], NULL, g, t->in_gradient[0]);
+        break;
+    case DP_OP_BATCH_NORM2D:
+        norm_backward(d, t, g);
         break;
     default:
         if (!reference_maps_backward(d, t, g))

@@ -11,6 +11,7 @@ typedef struct reference_tensors {
     double *out;
     const double *out_gradient;
     double *in_gradient[DP_OP_MAX_INPUTS], *weight_gradient, *bias_gradient; /* added to */
+    double *buffer[DP_OP_MAX_BUFFERS];                                       /* in training moved */
     bool training;
 } reference_tensors;
 

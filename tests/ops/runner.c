@@ -37,7 +37,14 @@ int64_t case_param_elements(const dp_op_desc *d, int which)
         return d->out.dim[1];
     if (d->kind == DP_OP_LINEAR)
         return d->out.dim[1] * d->in[0].dim[1];
+    if (d->kind == DP_OP_BATCH_NORM2D)
+        return d->out.dim[1];
     return d->out.dim[1] * d->in[0].dim[1] * d->kernel[0] * d->kernel[1];
+}
+
+int64_t case_buffer_elements(const dp_op_desc *d)
+{
+    return d->kind == DP_OP_BATCH_NORM2D ? d->out.dim[1] : 0;
 }
 
 bool case_data_make(const op_case *c, bool coarse, uint64_t seed, case_data *out)
@@ -51,6 +58,13 @@ bool case_data_make(const op_case *c, bool coarse, uint64_t seed, case_data *out
     for (int i = 0; i < c->length; i++) {
         if (c->chain[i].kind == DP_OP_UPSAMPLE2X)
             offset /= 16; /* its weights are multiples of 1/16 */
+        for (int k = 0; k < 2 && case_buffer_elements(&c->chain[i]); k++) {
+            int64_t count = case_buffer_elements(&c->chain[i]);
+            out->buffer[i][k] = random_floats(count, coarse, 0, &state);
+            good = good && out->buffer[i][k];
+            for (int64_t v = 0; k == 1 && good && v < count; v++) /* a variance */
+                out->buffer[i][k][v] = 0.5f + fabsf(out->buffer[i][k][v]);
+        }
         if (!c->chain[i].params)
             continue;
         for (int k = 0; k < 2; k++) {
@@ -74,6 +88,7 @@ void case_data_free(case_data *data)
         for (int k = 0; k < 2; k++) {
             free(data->param[i][k]);
             free(data->start[i][k]);
+            free(data->buffer[i][k]);
         }
     *data = (case_data){0};
 }
@@ -83,8 +98,10 @@ void case_result_free(case_result *r)
     free(r->out);
     free(r->in_gradient);
     for (int i = 0; i < MAX_CHAIN; i++)
-        for (int k = 0; k < 2; k++)
+        for (int k = 0; k < 2; k++) {
             free(r->gradient[i][k]);
+            free(r->buffer[i][k]);
+        }
     *r = (case_result){0};
 }
 
@@ -95,8 +112,10 @@ void case_reference_free(case_reference *r)
     free(r->out);
     free(r->in_gradient);
     for (int i = 0; i < MAX_CHAIN; i++)
-        for (int k = 0; k < 2; k++)
+        for (int k = 0; k < 2; k++) {
             free(r->gradient[i][k]);
+            free(r->buffer[i][k]);
+        }
     *r = (case_reference){0};
 }
 
@@ -130,6 +149,11 @@ static bool reference_allocate(const op_case *c, const case_data *data, referenc
             out->gradient[i][k] = to_doubles(c->accumulate ? data->start[i][k] : NULL, count);
             good = good && m->param[i][k] && out->gradient[i][k];
         }
+    for (int i = 0; i < c->length; i++)
+        for (int k = 0; k < 2 && case_buffer_elements(&c->chain[i]); k++) {
+            out->buffer[i][k] = to_doubles(data->buffer[i][k], case_buffer_elements(&c->chain[i]));
+            good = good && out->buffer[i][k];
+        }
     return good;
 }
 
@@ -141,7 +165,8 @@ static reference_tensors tensors_of(const op_case *c, const reference_memory *m,
                            .out = m->value[i + 1],
                            .out_gradient = m->gradient[i + 1],
                            .weight_gradient = out->gradient[i][0],
-                           .bias_gradient = out->gradient[i][1]};
+                           .bias_gradient = out->gradient[i][1],
+                           .buffer = {out->buffer[i][0], out->buffer[i][1]}};
     for (int k = 0; k < c->chain[i].inputs; k++) {
         t.in[k] = m->value[c->reads[i][k]];
         t.in_gradient[k] = m->gradient[c->reads[i][k]];
@@ -292,6 +317,9 @@ static dp_status create_link(chain *c, int i, const case_data *data, dp_error *e
         DP_TRY(
             take_filled(c, DP_MEM_GRADIENTS, data->start[i][k], count, &link->args.param_gradient[k], err));
     }
+    for (int k = 0; k < 2 && case_buffer_elements(d) && !c->options.replica; k++)
+        DP_TRY(take_filled(c, DP_MEM_BUFFERS, data->buffer[i][k], case_buffer_elements(d),
+                           &link->args.buffer[k], err));
     DP_TRY(take(c, DP_MEM_WORKSPACE, link->op.workspace_bytes, &link->args.workspace, err));
     DP_TRY(take(c, DP_MEM_ACTIVATIONS, link->op.saved_bytes, &link->args.saved, err));
     return take(c, DP_MEM_WORKSPACE, link->op.packed_bytes, &link->args.packed, err);
@@ -460,6 +488,10 @@ static dp_status run(chain *c, case_result *out, dp_error *err)
     for (int i = 0; i < length; i++)
         DP_TRY(chain_forward(c, i, err));
     DP_TRY(fetch(c, c->value[length], dp_shape_elements(&ops[length - 1].out), &out->out, err));
+    for (int i = 0; i < length; i++)
+        for (int k = 0; k < 2 && c->links[i].args.buffer[k]; k++)
+            DP_TRY(
+                fetch(c, c->links[i].args.buffer[k], case_buffer_elements(&ops[i]), &out->buffer[i][k], err));
     if (!c->options.training)
         return DP_OK;
     DP_TRY(scribble_unread_values(c, err));

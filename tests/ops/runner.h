@@ -9,19 +9,21 @@
 typedef struct case_data {
     float *in, *out_gradient;
     float *param[MAX_CHAIN][2], *start[MAX_CHAIN][2]; /* start: what gradients are added to */
+    float *buffer[MAX_CHAIN][2];                      /* before the first forward */
 } case_data;
 
 typedef struct case_result {
     float *out, *in_gradient;
-    float *gradient[MAX_CHAIN][2];
+    float *gradient[MAX_CHAIN][2], *buffer[MAX_CHAIN][2];
 } case_result;
 
 typedef struct case_reference {
     double *out, *in_gradient;
-    double *gradient[MAX_CHAIN][2];
+    double *gradient[MAX_CHAIN][2], *buffer[MAX_CHAIN][2];
 } case_reference;
 
 int64_t case_param_elements(const dp_op_desc *desc, int which); /* 0 where there is none */
+int64_t case_buffer_elements(const dp_op_desc *desc);           /* of each of two, or 0 */
 
 /* Coarse data are multiples of 1/8, chosen so that sums are exact in float32 and no output of a linear,
  * convolution or deconvolution with bias is zero: then every ReLU and every maximum, of equals the first, is
@@ -38,6 +40,7 @@ typedef struct chain chain;
 
 typedef struct chain_options {
     bool training, direct;
+    bool replica; /* running values are not kept */
     /* Before each call its workspace, and before backward every tensor that no operation says it will read,
      * are filled with NaN: an operation that reads what it should not is found out. */
     bool scribble;

@@ -49,6 +49,12 @@ static bool compare_results(const op_case *c, const case_result *got, const case
             good = close_enough(got->gradient[i][k], wanted->gradient[i][k],
                                 case_param_elements(&c->chain[i], k), what, detail);
         }
+    for (int i = 0; i < c->length && good; i++)
+        for (int k = 0; k < 2 && good && got->buffer[i][k]; k++) {
+            snprintf(what, sizeof what, "running %s of operation %d", k ? "variance" : "mean", i);
+            good = close_enough(got->buffer[i][k], wanted->buffer[i][k], case_buffer_elements(&c->chain[i]),
+                                what, detail);
+        }
     return good || use_failed(message, "case '%s': %s", c->text, detail);
 }
 
@@ -111,7 +117,8 @@ static bool run_and_compare(dp_device *device, const op_case *c, const case_data
 static bool check_training(dp_device *device, const op_case *c, const case_data *data, char *message)
 {
     return run_and_compare(device, c, data, (chain_options){.training = true, .scribble = true}, message) &&
-           run_and_compare(device, c, data, (chain_options){.training = true, .direct = true}, message);
+           run_and_compare(device, c, data,
+                           (chain_options){.training = true, .direct = true, .replica = true}, message);
 }
 
 bool use_operations(dp_device *device, char *message)

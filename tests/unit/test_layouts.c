@@ -1,0 +1,260 @@
+/* Batch normalisation and addition in every pair of the CPU backend's layouts, also those that no
+ * convolution chooses on this machine: the results are those of the plain order, which the operation table
+ * compares with float64. */
+#include <check.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "cpu/announce.h"
+#include "cpu/cpu.h"
+#include "cpu/layout.h"
+
+enum { TENSORS = 8 };
+
+/* Everything one operation reads and writes; gradients in the plain order again when it is done. */
+typedef struct results {
+    float *out, *gradient[2], *param_gradient[2], *buffer[2];
+} results;
+
+static void *room(size_t bytes)
+{
+    dp_error err = {0};
+    void *p;
+    ck_assert_msg(dp_aligned_alloc(bytes ? bytes : 64, "a test", &p, &err) == DP_OK, "%s", err.message);
+    memset(p, 0xff, bytes ? bytes : 64); /* NaN */
+    return p;
+}
+
+static float *values(int64_t count, int seed, float offset)
+{
+    float *x = room((size_t)count * sizeof *x);
+    for (int64_t i = 0; i < count; i++)
+        x[i] = (float)((i * 7919 + seed * 104729) % 2003) / 1001.5f - 1 + offset;
+    return x;
+}
+
+static float *in_layout(const dp_shape *shape, int tag, const float *plain)
+{
+    float *x = room(dp_cpu_layout(shape, tag).bytes);
+    dp_cpu_from_plain(1, shape, tag, plain, x);
+    return x;
+}
+
+static float *in_plain(const dp_shape *shape, int tag, const float *x)
+{
+    float *plain = room(dp_cpu_layout(shape, DP_CPU_PLAIN).bytes);
+    dp_cpu_to_plain(1, shape, tag, x, plain);
+    return plain;
+}
+
+static void free_results(results *r)
+{
+    dp_free(r->out);
+    for (int i = 0; i < 2; i++) {
+        dp_free(r->gradient[i]);
+        dp_free(r->param_gradient[i]);
+        dp_free(r->buffer[i]);
+    }
+}
+
+/* Values that only fill a block are zero: the next operation relies on it. */
+static void check_padding(const dp_shape *shape, int tag, const float *x)
+{
+    int block = dp_cpu_block(tag), nonzero = 0;
+    int64_t blocks = (shape->dim[1] + block - 1) / block, pixels = shape->dim[2] * shape->dim[3];
+    for (int64_t n = 0; n < shape->dim[0] && block > 1; n++)
+        for (int64_t p = 0; p < pixels; p++)
+            for (int64_t c = shape->dim[1]; c < blocks * block; c++)
+                nonzero += x[((n * blocks + c / block) * pixels + p) * block + c % block] != 0;
+    ck_assert_int_eq(nonzero, 0);
+}
+
+static void run(dp_device *device, const dp_op_desc *desc, const int tag[2], const bool wanted[2],
+                bool training, results *r)
+{
+    dp_error err = {0};
+    const dp_shape *shape = &desc->in[0];
+    const dp_backend_functions *call = device->backend->call;
+    int64_t count = dp_shape_elements(shape), channels = shape->dim[1];
+    dp_op_request request = {.desc = desc, .training = training, .param_gradient = {training, training}};
+    dp_op op;
+    dp_op_args args = {0};
+    void *owned[TENSORS];
+    int kept = 0;
+    for (int i = 0; i < desc->inputs; i++) {
+        float *plain = values(count, i, 0);
+        request.in[i] = dp_cpu_layout(shape, tag[i]);
+        request.input_gradient[i] = training && wanted[i];
+        args.in[i] = owned[kept++] = in_layout(shape, tag[i], plain);
+        dp_free(plain);
+    }
+    ck_assert_msg(call->op_create(device, &request, &op, &err) == DP_OK, "%s", err.message);
+    ck_assert_int_eq(op.out.tag, tag[0]);
+    args.out = owned[kept++] = room(op.out.bytes);
+    args.workspace = owned[kept++] = room(op.workspace_bytes);
+    args.saved = owned[kept++] = room(op.saved_bytes);
+    float *parameters[2] = {values(channels, 4, 0.1f), values(channels, 5, 0)};
+    *r = (results){0};
+    for (int i = 0; i < desc->params; i++) {
+        args.param[i] = parameters[i];
+        args.buffer[i] = r->buffer[i] = values(channels, 6 + i, 2);
+        args.param_gradient[i] = r->param_gradient[i] = room((size_t)channels * sizeof(float));
+    }
+    ck_assert_msg(call->op_forward(device, &op, NULL, &args, &err) == DP_OK, "%s", err.message);
+    check_padding(shape, op.out.tag, args.out);
+    r->out = in_plain(shape, op.out.tag, args.out);
+    float *plain = values(count, 8, 0), *gradient = in_layout(shape, op.out.tag, plain);
+    args.out_gradient = gradient;
+    for (int i = 0; i < desc->inputs; i++)
+        if (request.input_gradient[i])
+            args.in_gradient[i] = op.passes_gradient[i] ? gradient : room(request.in[i].bytes);
+    if (training)
+        ck_assert_msg(call->op_backward(device, &op, NULL, &args, &err) == DP_OK, "%s", err.message);
+    for (int i = 0; i < desc->inputs; i++)
+        if (request.input_gradient[i]) {
+            check_padding(shape, tag[i], args.in_gradient[i]);
+            r->gradient[i] = in_plain(shape, tag[i], args.in_gradient[i]);
+            dp_free(op.passes_gradient[i] ? NULL : args.in_gradient[i]);
+        }
+    call->op_destroy(device, &op);
+    dp_free(plain);
+    dp_free(gradient);
+    dp_free(parameters[0]);
+    dp_free(parameters[1]);
+    while (kept > 0)
+        dp_free(owned[--kept]);
+}
+
+static void same(const float *got, const float *wanted, int64_t count)
+{
+    ck_assert_int_eq(got == NULL, wanted == NULL);
+    float largest = 0;
+    int different = 0; /* an assertion for each value would take most of the time */
+    for (int64_t i = 0; i < count && wanted; i++)
+        largest = fmaxf(largest, fabsf(wanted[i]));
+    for (int64_t i = 0; i < count && wanted; i++)
+        different += !(fabsf(got[i] - wanted[i]) <= 2e-6f * largest);
+    ck_assert_int_eq(different, 0);
+}
+
+static void compare(dp_device *device, const dp_op_desc *desc, const int tag[2], const bool wanted[2],
+                    bool training)
+{
+    results got, plain;
+    int64_t count = dp_shape_elements(&desc->out), channels = desc->out.dim[1];
+    run(device, desc, (int[2]){DP_CPU_PLAIN, DP_CPU_PLAIN}, wanted, training, &plain);
+    run(device, desc, tag, wanted, training, &got);
+    same(got.out, plain.out, count);
+    for (int i = 0; i < 2; i++) {
+        same(got.gradient[i], plain.gradient[i], count);
+        if (training)
+            same(got.param_gradient[i], plain.param_gradient[i], channels);
+        same(got.buffer[i], plain.buffer[i], channels);
+    }
+    free_results(&got);
+    free_results(&plain);
+}
+
+/* Two threads share units; of fewer units than threads, the batch. */
+static const struct {
+    dp_shape shape;
+    int threads;
+} settings[] = {
+    {{4, {3, 19, 7, 5}}, 1},  {{4, {2, 8, 3, 4}}, 1},  {{4, {5, 32, 6, 6}}, 1},
+    {{4, {2, 3, 17, 16}}, 1}, {{4, {4, 17, 1, 1}}, 1},
+#ifndef DP_TSAN /* which cannot see how OpenMP's threads wait for each other */
+    {{4, {3, 8, 3, 4}}, 2},   {{4, {3, 21, 3, 4}}, 2},
+#endif
+};
+
+enum { SETTINGS = sizeof settings / sizeof *settings };
+
+static void every_pair(dp_device *device, dp_op_desc desc)
+{
+    for (int a = 0; a < DP_CPU_LAYOUTS; a++)
+        for (int b = 0; b < (desc.inputs > 1 ? DP_CPU_LAYOUTS : 1); b++)
+            for (int wanted = 0; wanted < (desc.inputs > 1 ? 4 : 2); wanted++)
+                compare(device, &desc, (int[2]){a, b}, (bool[2]){wanted & 1, wanted & 2}, true);
+    compare(device, &desc, (int[2]){DP_CPU_BLOCKED8, DP_CPU_NHWC}, (bool[2]){false}, false);
+    compare(device, &desc, (int[2]){DP_CPU_NHWC, DP_CPU_BLOCKED16}, (bool[2]){false}, false);
+}
+
+START_TEST(every_layout)
+{
+    dp_error err = {0};
+    dp_backend *backend;
+    ck_assert_int_eq(dp_cpu_backend_open(1, settings[_i].threads, &backend, &err), DP_OK);
+    dp_device *device = &backend->devices[0];
+    ck_assert_int_eq(dp_device_enter(device, &err), DP_OK);
+    const dp_shape *s = &settings[_i].shape;
+    for (int relu = 0; relu < 2; relu++) {
+        dp_op_desc desc = {.inputs = 1, .in = {*s, *s}, .out = *s, .relu = relu};
+        desc.kind = DP_OP_BATCH_NORM2D;
+        desc.params = 2;
+        every_pair(device, desc);
+        desc.inputs = 2;
+        every_pair(device, desc);
+        desc.kind = DP_OP_ADD;
+        desc.params = 0;
+        every_pair(device, desc);
+    }
+    dp_device_leave(device);
+    backend->call->close(backend);
+}
+END_TEST
+
+/* A mean that is large beside the deviation leaves as much precision as float32 inputs have. */
+START_TEST(far_from_zero)
+{
+    dp_error err = {0};
+    dp_backend *backend;
+    ck_assert_int_eq(dp_cpu_backend_open(1, 1, &backend, &err), DP_OK);
+    dp_device *device = &backend->devices[0];
+    ck_assert_int_eq(dp_device_enter(device, &err), DP_OK);
+    dp_shape shape = {4, {4, 8, 16, 16}};
+    dp_op_desc desc = {.kind = DP_OP_BATCH_NORM2D, .inputs = 1, .in = {shape}, .out = shape, .params = 2};
+    dp_op_request request = {.desc = &desc, .in = {dp_cpu_layout(&shape, DP_CPU_BLOCKED8)}, .training = true};
+    dp_op op;
+    ck_assert_int_eq(device->backend->call->op_create(device, &request, &op, &err), DP_OK);
+    int64_t count = dp_shape_elements(&shape);
+    float *x = room((size_t)count * sizeof *x), ones[8], zeros[8] = {0};
+    for (int i = 0; i < 8; i++)
+        ones[i] = 1;
+    for (int64_t i = 0; i < count; i++)
+        x[i] = 1000 + (i / 8 % 2 ? 0.25f : -0.25f); /* mean 1000, deviation 1/4, exactly */
+    float *out = room((size_t)count * sizeof *out);
+    dp_op_args args = {.in = {x}, .out = out, .param = {ones, zeros}};
+    args.workspace = room(op.workspace_bytes);
+    args.saved = room(op.saved_bytes);
+    ck_assert_int_eq(device->backend->call->op_forward(device, &op, NULL, &args, &err), DP_OK);
+    float wanted = 0.25f / sqrtf(0.0625f + 1e-5f);
+    int different = 0;
+    for (int64_t i = 0; i < count; i++)
+        different += !(fabsf(out[i] - (i / 8 % 2 ? wanted : -wanted)) <= 1e-6f);
+    ck_assert_int_eq(different, 0);
+    device->backend->call->op_destroy(device, &op);
+    dp_free(x);
+    dp_free(out);
+    dp_free(args.workspace);
+    dp_free(args.saved);
+    dp_device_leave(device);
+    backend->call->close(backend);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("layouts of the CPU backend");
+    TCase *t = tcase_create("layouts");
+    tcase_set_timeout(t, 60);
+    tcase_add_loop_test(t, every_layout, 0, SETTINGS);
+    tcase_add_test(t, far_from_zero);
+    suite_add_tcase(s, t);
+    SRunner *runner = srunner_create(s);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
