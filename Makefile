@@ -47,7 +47,7 @@ BENCH_PROGRAMS := $(patsubst bench/%.c,$(BUILD)/bench/%,$(BENCHES))
 TEST_PROGRAMS := $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(UNIT_TESTS)) \
     $(if $(OPS_SOURCES),$(BUILD)/tests/test_ops) $(if $(CLI_TESTS),$(BUILD)/tests/test_cli)
 
-.PHONY: all tests emulated help deps demo quick check check-long bench lint lint-format lint-rules lint-scripts format clean
+.PHONY: all tests emulated help deps demo quick check check-long gpu-check bench lint lint-format lint-rules lint-scripts format clean
 .DELETE_ON_ERROR:
 .SECONDARY:
 .SUFFIXES:
@@ -61,6 +61,7 @@ help:
 	@echo 'make check      every test; installs what it needs'
 	@echo 'make quick      the 90-second subset of it'
 	@echo 'make check-long check, with repeats and wider runs under the sanitizers'
+	@echo 'make gpu-check  on a machine with an NVIDIA GPU: the CUDA backend, every operation, parity with PyTorch'
 	@echo 'make deps       install what building, demo and check need and is missing (Debian, as root)'
 	@echo 'make emulated   build/emulated/dptrain: the program on emulated GPUs (DPTRAIN_EMULATED_GPUS=1..8)'
 	@echo 'make tests      build every test program, without running any'
@@ -134,12 +135,18 @@ $(CUDA_BACKEND_OBJECTS) $(CUDA_BASE_OBJECTS) $(CUDA_KERNEL_OBJECTS) $(CUDA_OPS_O
 $(EMULATION_OBJECTS) $(EMULATION_KERNEL_OBJECTS) $(EMULATION_TEST_OBJECTS): | $(BUILD)/probed
 
 # The normal program beside a CUDA backend that runs on emulated GPUs: --device cuda with DPTRAIN_EMULATED_GPUS=N.
-emulated: $(if $(EMULATION_AVAILABLE),$(BUILD)/emulated/dptrain $(CUDA_EMULATED_LIB),emulated-missing)
+emulated: $(if $(EMULATION_AVAILABLE),$(BUILD)/emulated/dptrain $(CUDA_EMULATED_LIB) $(EMULATION_TOOLS),emulated-missing)
 .PHONY: emulated-missing
 emulated-missing:
 	@echo 'the headers of CUDA, cuBLAS and cuDNN are not there: set CUDA_HOME' >&2; exit 1
-$(BUILD)/emulated/dptrain: $(BUILD)/dptrain
+# A program looks for the backend beside itself.
+$(BUILD)/emulated/dptrain: $(BUILD)/dptrain | $(CUDA_EMULATED_LIB)
 	@mkdir -p $(@D)
+	@cp $< $@
+$(BUILD)/emulated/test_%: $(BUILD)/tests/test_% | $(CUDA_EMULATED_LIB)
+	@mkdir -p $(@D)
+	@cp $< $@
+$(BUILD)/test_%: $(BUILD)/tests/test_% | $(CUDA_LIB)
 	@cp $< $@
 
 # ---- using ----
@@ -156,6 +163,10 @@ demo:
 
 quick check check-long:
 	@MAKE='$(MAKE_COMMAND)' BUILD='$(BUILD)' PYTHON='$(PYTHON)' tests/tools/check.sh $@
+
+# The same script on emulated GPUs with EMULATED=1.
+gpu-check:
+	@MAKE='$(MAKE_COMMAND)' BUILD='$(BUILD)' PYTHON='$(PYTHON)' tests/tools/gpu_check.sh $(if $(EMULATED),--emulated)
 
 ifneq ($(BENCHES),)
 bench: $(BENCH_PROGRAMS)

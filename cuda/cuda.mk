@@ -10,8 +10,8 @@
 #                        tests/cuda_emulation/emulation.mk it is the backend on the emulation
 #   CUDA_BASE_OBJECTS    what the backend needs of the library, position-independent
 #   CUDA_EMULATED_LIB    the same shared object on the emulation, for a whole dptrain (DPTRAIN_EMULATED_GPUS=N)
-#   CUDA_TEST_OPS, CUDA_TEST_PLANS                       test programs on the real libraries (see tests/cuda)
-#   CUDA_EMULATED_TEST_OPS, CUDA_EMULATED_TEST_BACKEND   and on the emulation
+#   CUDA_TEST_OPS, CUDA_TEST_BACKEND, CUDA_TEST_PLANS    test programs on the real libraries (see tests/cuda)
+#   CUDA_EMULATED_TEST_OPS, CUDA_EMULATED_TEST_BACKEND, CUDA_EMULATED_TEST_ENGINE   and on the emulation
 #
 # Nothing runs while this is read, and it can be read where nothing is installed.
 
@@ -72,7 +72,7 @@ CUDA_GENCODE := $(foreach a,$(CUDA_ARCH),-gencode arch=compute_$(a)$(cuda_comma)
 CUDA_NVCCFLAGS := -std=c++17 -O3 -lineinfo -ccbin g++ $(CUDA_GENCODE) -MD -MP \
     -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wextra $(if $(WERROR),-Werror all-warnings)
 CUDA_LDFLAGS := $(foreach d,$(sort $(CUDA_LIB_DIR) $(CUBLAS_LIB_DIR) $(CUDNN_LIB_DIR)),-L$(d) -Wl,-rpath,$(d))
-CUDA_LDLIBS  := -lcudnn -lcublas -lcudart -lm -pthread
+CUDA_LDLIBS  := -lcudnn -lcublas -lcudart -lm -ldl -pthread
 
 CUDA_C_SOURCES      := $(wildcard cuda/*.c)
 CUDA_KERNEL_SOURCES := $(wildcard cuda/kernels/*.cu)
@@ -128,10 +128,12 @@ CUDA_OPS_SOURCES := $(filter-out tests/ops/test_%.c,$(wildcard tests/ops/*.c)) t
     src/base/rng.c src/base/thread.c
 CUDA_OPS_OBJECTS := $(CUDA_OPS_SOURCES:%.c=$(CUDA_BUILD)/%.o)
 CUDA_TEST_OPS    := $(BUILD)/tests/test_ops_cuda
+CUDA_TEST_BACKEND := $(BUILD)/tests/test_backend_cuda
 CUDA_TEST_PLANS  := $(BUILD)/tests/deviceless_plans
 CUDA_EMULATED_TEST_OPS := $(BUILD)/tests/test_ops_cuda_emulated
 CUDA_EMULATED_LIB          := $(BUILD)/emulated/libdptrain_cuda.so
 CUDA_EMULATED_TEST_BACKEND := $(BUILD)/tests/test_backend_cuda_emulated
+CUDA_EMULATED_TEST_ENGINE := $(BUILD)/tests/test_engine_cuda_emulated
 CUDA_CHECK_LIBS  := -lcheck -lsubunit -lrt
 
 $(CUDA_BUILD)/tests/%.o: CUDA_CPPFLAGS += -Itests/ops
@@ -141,26 +143,44 @@ $(CUDA_TEST_OPS): $(CUDA_OPS_OBJECTS) $(CUDA_BACKEND_OBJECTS) $(CUDA_KERNEL_OBJE
 	@echo '  LINK $@'
 	@$(CC) $^ $(CUDA_LDFLAGS) $(CUDA_LDLIBS) $(CUDA_CHECK_LIBS) -lstdc++ -o $@
 
+$(CUDA_TEST_BACKEND): $(CUDA_BUILD)/tests/cuda/test_backend.o $(CUDA_BUILD)/src/base/thread.o \
+    $(CUDA_BACKEND_OBJECTS) $(CUDA_KERNEL_OBJECTS) $(CUDA_BASE_OBJECTS)
+	@mkdir -p $(@D)
+	@echo '  LINK $@'
+	@$(CC) $^ $(CUDA_LDFLAGS) $(CUDA_LDLIBS) $(CUDA_CHECK_LIBS) -lstdc++ -o $@
+
 $(CUDA_TEST_PLANS): $(CUDA_BUILD)/tests/cuda/deviceless_plans.o $(CUDA_BUILD)/tests/cuda/networks.o \
-    $(CUDA_BUILD)/cuda/conv_plan.o \
-    $(CUDA_BUILD)/cuda/check.o $(CUDA_BASE_OBJECTS)
+    $(CUDA_BUILD)/cuda/conv_plan.o $(CUDA_BUILD)/cuda/check.o $(CUDA_BASE_OBJECTS)
 	@mkdir -p $(@D)
 	@echo '  LINK $@'
 	@$(CC) $^ $(CUDA_LDFLAGS) $(CUDA_LDLIBS) -o $@
 
-# These need tests/cuda_emulation/emulation.mk, included before.
-$(CUDA_EMULATED_LIB): $(CUDA_BACKEND_OBJECTS) $(CUDA_BASE_OBJECTS) $(EMULATION_KERNEL_OBJECTS) $(EMULATION_LIB) \
+# These need tests/cuda_emulation/emulation.mk, included before. With SANITIZE=thread the kernels are instrumented too;
+# the emulation itself never is.
+$(CUDA_EMULATED_LIB): $(CUDA_BACKEND_OBJECTS) $(CUDA_BASE_OBJECTS) \
+    $(if $(filter thread,$(SANITIZE)),$(EMULATION_TSAN_KERNEL_OBJECTS),$(EMULATION_KERNEL_OBJECTS)) $(EMULATION_LIB) \
     cuda/exports.map
 	@mkdir -p $(@D)
 	@echo '  LINK $@'
-	@$(CC) -shared -Wl,-soname,$(@F) -Wl,--version-script=cuda/exports.map $(EMULATION_SHARED_LDFLAGS) $(filter %.o %.a,$^) \
-	  $(EMULATION_LDLIBS) -o $@
+	@$(CC) -shared -Wl,-soname,$(@F) -Wl,--version-script=cuda/exports.map $(EMULATION_SHARED_LDFLAGS) \
+	  $(if $(SANITIZE),-fsanitize=$(SANITIZE)) $(filter %.o %.a,$^) $(EMULATION_LDLIBS) -o $@
 
 $(CUDA_EMULATED_TEST_BACKEND): $(CUDA_BUILD)/tests/cuda/test_backend.o $(CUDA_BUILD)/src/base/thread.o \
     $(CUDA_BACKEND_OBJECTS) $(CUDA_BASE_OBJECTS) $(EMULATION_KERNEL_OBJECTS) $(EMULATION_LIB)
 	@mkdir -p $(@D)
 	@echo '  LINK $@'
 	@$(CC) -rdynamic $^ $(CUDA_CHECK_LIBS) $(EMULATION_LDLIBS) -o $@
+
+# Names of the backend are its own, as in the shared object.
+$(CUDA_BUILD)/emulated_backend.o: $(CUDA_BACKEND_OBJECTS) $(CUDA_BASE_OBJECTS) $(EMULATION_KERNEL_OBJECTS)
+	@$(CC) -r -nostdlib $^ -o $@ && objcopy --keep-global-symbol=dp_cuda_backend_open $@
+
+# The engine comes from the library LIB of the top Makefile, with what that needs (LIBS).
+$(CUDA_EMULATED_TEST_ENGINE): $(CUDA_BUILD)/tests/cuda/test_engine_cuda.o $(CUDA_BUILD)/emulated_backend.o \
+    $(EMULATION_BUILD)/tests/kernels.o $(LIB) $(EMULATION_LIB)
+	@mkdir -p $(@D)
+	@echo '  LINK $@'
+	@$(CC) -rdynamic $^ $(CUDA_CHECK_LIBS) $(LIBS) $(EMULATION_LDLIBS) -o $@
 
 $(CUDA_EMULATED_TEST_OPS): $(CUDA_OPS_OBJECTS) $(CUDA_BACKEND_OBJECTS) $(CUDA_BASE_OBJECTS) \
     $(EMULATION_KERNEL_OBJECTS) $(EMULATION_LIB)
@@ -173,4 +193,5 @@ cuda-tests: $(CUDA_TEST_OPS) $(CUDA_TEST_PLANS)
 	$(CUDA_TEST_OPS)
 
 -include $(patsubst %.o,%.d,$(CUDA_BACKEND_OBJECTS) $(CUDA_KERNEL_OBJECTS) $(CUDA_BASE_OBJECTS) $(CUDA_OPS_OBJECTS) \
-    $(CUDA_BUILD)/tests/cuda/deviceless_plans.d $(CUDA_BUILD)/tests/cuda/networks.d $(CUDA_BUILD)/tests/cuda/test_backend.d)
+    $(CUDA_BUILD)/tests/cuda/deviceless_plans.d $(CUDA_BUILD)/tests/cuda/networks.d \
+    $(CUDA_BUILD)/tests/cuda/test_backend.d $(CUDA_BUILD)/tests/cuda/test_engine_cuda.d)

@@ -36,6 +36,8 @@ typedef struct dp_cuda_backend {
     pthread_mutex_t mutex; /* guards what follows */
     bool entered[DP_CUDA_MAX_GPUS];
     int first_entered; /* a GPU that may be used for pinned memory; -1: none yet */
+    struct dp_cuda_nvml *nvml;
+    bool nvml_tried;
     dp_cuda_conv_entry *convs;
     int conv_count;
 } dp_cuda_backend;
@@ -86,11 +88,15 @@ dp_status dp_cuda_copy(dp_device *device, void *stream, dp_device *to, void *des
                        const void *source, size_t bytes, dp_error *err);
 dp_status dp_cuda_fill_zero(dp_device *device, void *stream, void *pointer, size_t bytes, dp_error *err);
 
+/* nvml.c */
+bool dp_cuda_free_bytes(dp_device *device, uint64_t *bytes);
+void dp_cuda_nvml_close(struct dp_cuda_nvml *nvml); /* NULL is fine */
+
 /* peer.c */
 bool dp_cuda_peer_readable(dp_device *device, dp_device *peer);
 
 /* gemm.c: C = op(A) op(B) + beta C for column-major matrices, op(A) m x k, op(B) k x n. All sizes fit an int
- * (see dp_cuda_gemm_fits). workspace: dp_cuda_gemm_workspace bytes. */
+ * (see dp_cuda_gemm_fits). workspace: dp_cuda_gemm_workspace(m, n) bytes. */
 typedef struct dp_cuda_gemm {
     bool transpose_a, transpose_b;
     int64_t m, n, k;
@@ -101,7 +107,7 @@ typedef struct dp_cuda_gemm {
 } dp_cuda_gemm;
 
 bool dp_cuda_gemm_fits(int64_t size);
-size_t dp_cuda_gemm_workspace(const dp_device *device);
+size_t dp_cuda_gemm_workspace(int64_t m, int64_t n);
 dp_status dp_cuda_gemm_open(dp_device *device, dp_error *err); /* before the first product */
 dp_status dp_cuda_gemm_run(dp_device *device, cudaStream_t stream, const dp_cuda_gemm *gemm, void *workspace,
                            dp_error *err);

@@ -111,8 +111,14 @@ dp_status dp_cuda_linear_create(dp_device *device, const dp_op_request *request,
     l->in = in;
     l->out = columns;
     size_t partial = (size_t)(dp_bias_gradient_groups(batch) * columns) * sizeof(float);
-    size_t blas = dp_cuda_gemm_workspace(device);
-    out->workspace_bytes = DP_CUDA_ALIGNMENT + (request->training && partial > blas ? partial : blas);
+    size_t blas = dp_cuda_gemm_workspace(columns, batch);
+    if (request->training) {
+        const size_t others[] = {partial, dp_cuda_gemm_workspace(in, batch),
+                                 dp_cuda_gemm_workspace(in, columns)};
+        for (int i = 0; i < 3; i++)
+            blas = others[i] > blas ? others[i] : blas;
+    }
+    out->workspace_bytes = DP_CUDA_ALIGNMENT + blas;
     out->backward_reads_input = request->training && request->param_gradient[0];
     out->backward_reads_output = request->training && d->relu;
     out->state = l;

@@ -48,6 +48,29 @@ const char *dp_context_choice(const dp_context *context);
 int dp_context_device_count(const dp_context *context);
 dp_status dp_context_device(const dp_context *context, int id, dp_device_info *out, dp_error *err);
 
+/* Free memory of the hardware behind a device: a CPU's, what new programs may take; a GPU's, as the driver's
+ * NVML library tells it, without a context on the GPU. False where nobody tells. */
+bool dp_context_free_memory(const dp_context *context, int id, uint64_t *bytes);
+
+/* PyTorch's rule of an imbalance between the devices that are to work together (DataParallel's constructor,
+ * torch/nn/parallel/data_parallel.py): the least memory of any is less than 0.75 of the most, or else the
+ * same of the multiprocessors. If so, *weak and *strong are the ids of the first such two. */
+bool dp_context_imbalance(const dp_context *context, const int *ids, int count, int *weak, int *strong);
+
+/* From one device to another. */
+typedef struct dp_link {
+    bool same_hardware;      /* both sit on one GPU; true for CPU devices */
+    bool peer_access;        /* the receiver's kernels may read the sender's memory */
+    bool intact;             /* what was sent arrived */
+    double bytes_per_second; /* of copies on a stream of the receiver */
+} dp_link;
+
+/* Copies between every two devices and times it, one pair at a time: links[from * devices + to], those of a
+ * device to itself are zero. Enters every device of the context (on GPUs: makes a context) in a thread of its
+ * own, and takes 8 to 32 MiB on each. There must be no engine on the context. A link that never answers is
+ * waited for without end. */
+dp_status dp_context_measure_links(dp_context *context, dp_link *links, dp_error *err);
+
 /* Host memory that devices copy from fastest (pinned for CUDA). 64-byte aligned. */
 dp_status dp_context_host_alloc(dp_context *context, size_t bytes, void **out, dp_error *err);
 void dp_context_host_free(dp_context *context, void *pointer);

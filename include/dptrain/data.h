@@ -45,6 +45,7 @@ typedef struct dp_data_config {
     /* shape of synthetic samples, [C, H, W], and its default number of classes */
     int64_t synthetic_shape[3];
     int64_t synthetic_classes;
+    bool synthetic_masks; /* synthetic targets are masks [1, H, W] instead of labels */
 } dp_data_config;
 
 dp_data_config dp_data_defaults(void);

@@ -66,6 +66,8 @@ typedef struct dp_engine_config {
     const char *const *freeze; /* patterns: parameters whose names match get no gradient */
     int freeze_count;
     bool direct_convolution; /* never Winograd */
+    uint64_t seed;           /* of dropout */
+    bool evaluation_only; /* no gradients and no optimizer state: dp_engine_evaluate serves, training fails */
 } dp_engine_config;
 
 dp_engine_config dp_engine_defaults(void);
@@ -79,8 +81,9 @@ int dp_split_batch(dp_split_kind kind, const double *shares, int devices, int64_
  * want to know before they read data. DP_ERROR_USAGE names what is visible. */
 dp_status dp_engine_check(const dp_context *context, const dp_engine_config *config, dp_error *err);
 
-/* Starts the worker threads and allocates parameters, gradients and optimizer state. DP_ERROR_USAGE names ids
- * that do not exist or repeat. The context and the model must outlive the engine. Owner: the caller. */
+/* Starts the worker threads and allocates parameters, gradients and optimizer state (see evaluation_only).
+ * DP_ERROR_USAGE names ids that do not exist or repeat. The context and the model must outlive the engine.
+ * Owner: the caller. */
 dp_status dp_engine_create(dp_context *context, const dp_model *model, const dp_engine_config *config,
                            dp_engine **out, dp_error *err);
 void dp_engine_free(dp_engine *engine); /* joins the workers; NULL is fine */
@@ -89,6 +92,16 @@ void dp_engine_free(dp_engine *engine); /* joins the workers; NULL is fine */
  * nothing else. */
 dp_status dp_engine_set_weights(dp_engine *engine, const float *weights, dp_error *err);
 dp_status dp_engine_get_weights(dp_engine *engine, float *weights, dp_error *err);
+
+/* Running statistics of the primary, in the order of dp_model_buffer: dp_model_buffer_elements floats and
+ * dp_model_counters counters. A new engine has their initial values. */
+dp_status dp_engine_set_buffers(dp_engine *engine, const float *values, const int64_t *counters,
+                                dp_error *err);
+dp_status dp_engine_get_buffers(dp_engine *engine, float *values, int64_t *counters, dp_error *err);
+
+/* Weights and buffers together. */
+dp_status dp_engine_set_state(dp_engine *engine, const dp_model_state *state, dp_error *err);
+dp_status dp_engine_get_state(dp_engine *engine, dp_model_state *state, dp_error *err);
 
 /* Makes everything that batches of this size need (shapes, primitives, memory), for training or for
  * evaluation alone. Steps with sizes that were not planned plan them on the way: correct, but that step
@@ -112,7 +125,8 @@ typedef enum dp_phase {
 const char *dp_phase_name(dp_phase phase);
 
 /* A batch in host memory (dp_context_host_alloc's is fastest), plain [samples, ...]. Valid until the step's
- * result. */
+ * result. A label that is no class of the model is DP_ERROR_USAGE and named with its sample, before anything
+ * is computed: where the batch is handed over, in stage, begin, train or evaluate. */
 typedef struct dp_host_batch {
     int64_t samples;
     const float *x;
@@ -122,8 +136,10 @@ typedef struct dp_host_batch {
 typedef struct dp_step {
     dp_host_batch batch;
     double lr;
-    double loss_scale; /* gradients are those of loss * loss_scale (1 / accumulation steps); 0 means 1 */
-    bool update;       /* sum the window's gradients and step the optimizer; else only accumulate */
+    double loss_scale;    /* gradients are those of loss * loss_scale (1 / accumulation steps); 0 means 1 */
+    bool update;          /* sum the window's gradients and step the optimizer; else only accumulate */
+    uint32_t random_step; /* dropout: its random numbers are functions of the seed, this number, and the
+                             sample's place in the batch; to be different in every step of a run */
 } dp_step;
 
 typedef struct dp_step_result {

@@ -3,9 +3,10 @@
  *     dp_train_config config = dp_train_defaults();
  *     config.engine.device_ids = (int[]){0, 1}; config.engine.device_count = 2;
  *     config.model_dir = "model";
- *     dp_model_init_weights(model, config.seed, weights);
+ *     dp_model_state_create(model, &state, &err);
+ *     dp_model_state_init(model, config.seed, &state);
  *     dp_train_summary summary;
- *     dp_train(context, model, weights, train_set, valid_set, &config, NULL, &summary, &err);
+ *     dp_train(context, model, &state, train_set, valid_set, &config, NULL, &summary, &err);
  *
  * Nothing is printed: what happens is told to a dp_train_observer. */
 #ifndef DPTRAIN_TRAIN_H
@@ -38,24 +39,25 @@ typedef struct dp_checkpoint_info {
     int64_t epoch; /* that it was written after; -1 for final weights */
 } dp_checkpoint_info;
 
-/* Writes weights (dp_model_elements floats) as safetensors with PyTorch's names and shapes, whole or not at
+/* Writes weights and buffers as safetensors with PyTorch's names and shapes, whole or not at
  * all. */
-dp_status dp_checkpoint_write(const char *path, const dp_model *model, const float *weights,
+dp_status dp_checkpoint_write(const char *path, const dp_model *model, const dp_model_state *state,
                               const dp_checkpoint_info *info, dp_error *err);
 /* Reads what a checkpoint says and builds its model. DP_ERROR_MISMATCH for a sound file that carries no
  * description. Owner of the model: the caller. */
 dp_status dp_checkpoint_open(const char *path, dp_model **model, dp_checkpoint_info *info, dp_error *err);
 
 typedef struct dp_load_report {
-    int loaded;   /* parameters */
+    int loaded;   /* parameters and buffers */
     int stripped; /* names from which "module." was taken */
-    int skipped;  /* with partial: parameters of the model that the file had not, or had in another shape */
+    int skipped;  /* with partial: what the model has and the file had not, or had in another shape */
 } dp_load_report;
 
-/* Fills weights from a file by name. A "module." that starts a name (or follows a dot) and is not in the
- * model's is stripped. DP_ERROR_MISMATCH lists missing, unexpected and mis-shaped names; with partial what
- * fits is loaded, and only a file of which nothing fits is an error. */
-dp_status dp_weights_load(const char *path, const dp_model *model, bool partial, float *weights,
+/* Fills weights and buffers from a file by name (a counter that it lacks is left as it is). A "module." that
+ * starts a name (or follows a dot) and is not in the model's is stripped. DP_ERROR_MISMATCH lists missing,
+ * unexpected and mis-shaped names; with partial what fits is loaded, and only a file of which nothing fits is
+ * an error. */
+dp_status dp_weights_load(const char *path, const dp_model *model, bool partial, dp_model_state *state,
                           dp_load_report *report, dp_error *err);
 
 /* ---- training ---- */
@@ -131,11 +133,11 @@ typedef struct dp_train_summary {
     dp_device_report device[DP_ENGINE_MAX_DEVICES];
 } dp_train_summary;
 
-/* Trains from `weights` (dp_model_elements floats), which hold the result afterwards. valid may be NULL.
+/* Trains from `state`, which holds the result afterwards. valid may be NULL.
  * Errors: DP_ERROR_NONFINITE names epoch, batch, device and what was not finite (checkpoints stay as they
  * were); DP_ERROR_USAGE for a directory that already holds checkpoints; DP_ERROR_IO for files, and for a
  * directory that another run is using. */
-dp_status dp_train(dp_context *context, const dp_model *model, float *weights, const dp_dataset *train,
+dp_status dp_train(dp_context *context, const dp_model *model, dp_model_state *state, const dp_dataset *train,
                    const dp_dataset *valid, const dp_train_config *config, const dp_train_observer *observer,
                    dp_train_summary *summary, dp_error *err);
 
@@ -145,8 +147,8 @@ typedef struct dp_evaluation {
     bool has_accuracy;
 } dp_evaluation;
 
-/* The mean loss, and the accuracy for labels, of weights over a data set. */
-dp_status dp_evaluate(dp_context *context, const dp_model *model, const float *weights,
+/* The mean loss, and the accuracy for labels, of a model in this state over a data set. */
+dp_status dp_evaluate(dp_context *context, const dp_model *model, const dp_model_state *state,
                       const dp_dataset *dataset, const dp_engine_config *config, int64_t batch_size,
                       int workers, dp_evaluation *result, dp_error *err);
 

@@ -5,80 +5,22 @@
 #include <float.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "base/error.h"
 #include "dptrain/train.h"
 
 /* ---- options.c ---- */
 
-typedef enum cli_command { CLI_TRAIN = 1, CLI_EVAL = 2 } cli_command;
+typedef enum cli_command { CLI_TRAIN = 1, CLI_EVAL = 2, CLI_DEVICES = 4 } cli_command;
 
-/* Every option: identifier, name, argument in the help (NULL: a flag), commands, help text. A default that
- * the help should show stands in the text. */
-#define CLI_OPTIONS(X)                                                                                      \
-    X(OPT_MODEL, "model", "NAME", CLI_TRAIN, "linear, mlp or lenet; `list` prints the names [lenet]")       \
-    X(OPT_HIDDEN, "hidden", "N,N,...", CLI_TRAIN, "mlp: sizes of the hidden layers [512,512]")              \
-    X(OPT_DROPOUT, "dropout", "P", CLI_TRAIN, "dropout probability; these models have none, so only 0")     \
-    X(OPT_NUM_CLASSES, "num-classes", "C", CLI_TRAIN, "outputs [from the data]")                            \
-    X(OPT_DATA, "data", "SOURCE", CLI_TRAIN | CLI_EVAL,                                                     \
-      "fashion-mnist, idx:DIR, safetensors:FILE or synthetic[:N] [fashion-mnist]")                          \
-    X(OPT_VALID_SPLIT, "valid-split", "F", CLI_TRAIN | CLI_EVAL,                                            \
-      "held-out share where the data has no test part; 0: none [0.15; eval: as in training]")               \
-    X(OPT_MEAN, "mean", "M,...", CLI_TRAIN | CLI_EVAL,                                                      \
-      "normalise inputs: subtract M (one, or one a channel) ...")                                           \
-    X(OPT_STD, "std", "S,...", CLI_TRAIN | CLI_EVAL,                                                        \
-      "... and divide by S [as usual for the data; eval: as in training]")                                  \
-    X(OPT_NUM_WORKERS, "num-workers", "N", CLI_TRAIN | CLI_EVAL, "loader threads [2]")                      \
-    X(OPT_NO_SHUFFLE, "no-shuffle", NULL, CLI_TRAIN, "take the samples in their own order")                 \
-    X(OPT_DROP_LAST, "drop-last", NULL, CLI_TRAIN, "leave out a last batch that is not full")               \
-    X(OPT_BATCH_SIZE, "batch-size", "B", CLI_TRAIN | CLI_EVAL,                                              \
-      "the global batch, split over the devices [64]")                                                      \
-    X(OPT_BATCH_PER_DEVICE, "batch-per-device", "b", CLI_TRAIN,                                             \
-      "the other way to say it: b times the devices")                                                       \
-    X(OPT_N_EPOCH, "n-epoch", "E", CLI_TRAIN, "epochs [10]")                                                \
-    X(OPT_MAX_STEPS, "max-steps", "S", CLI_TRAIN, "end after S optimizer steps [no limit]")                 \
-    X(OPT_OPTIMIZER, "optimizer", "NAME", CLI_TRAIN, "sgd or adamw [sgd]")                                  \
-    X(OPT_LR, "lr", "RATE", CLI_TRAIN, "learning rate [0.001]")                                             \
-    X(OPT_MOMENTUM, "momentum", "M", CLI_TRAIN, "sgd [0.9]")                                                \
-    X(OPT_NESTEROV, "nesterov", NULL, CLI_TRAIN, "sgd: Nesterov's momentum")                                \
-    X(OPT_WEIGHT_DECAY, "weight-decay", "W", CLI_TRAIN, "as in torch.optim [1e-4]")                         \
-    X(OPT_LR_STEP, "lr-step", "E", CLI_TRAIN, "multiply lr every E epochs; 0: constant [30] ...")           \
-    X(OPT_LR_GAMMA, "lr-gamma", "G", CLI_TRAIN, "... by G [0.1]")                                           \
-    X(OPT_LR_SCALE, "lr-scale", "HOW", CLI_TRAIN, "none, or linear: lr times the number of devices [none]") \
-    X(OPT_ACCUMULATION, "accumulation-steps", "A", CLI_TRAIN,                                               \
-      "step every A batches, losses divided by A [1]")                                                      \
-    X(OPT_LOSS, "loss", "NAME", CLI_TRAIN, "cross_entropy, bce_with_logits, mse or l1 [from the data]")     \
-    X(OPT_POS_WEIGHT, "pos-weight", "W", CLI_TRAIN, "bce_with_logits: weight of the positive term [1]")     \
-    X(OPT_FREEZE, "freeze", "PATTERN,...", CLI_TRAIN,                                                       \
-      "parameters whose names match get no gradient (* and ?)")                                             \
-    X(OPT_SEED, "seed", "N", CLI_TRAIN | CLI_EVAL,                                                          \
-      "of weights, order and held-out share [0; eval: as in training]")                                     \
-    X(OPT_DEVICE, "device", "KIND", CLI_TRAIN | CLI_EVAL, "auto, cuda or cpu [auto]")                       \
-    X(OPT_LOGICAL_DEVICES, "logical-devices", "N", CLI_TRAIN | CLI_EVAL,                                    \
-      "expose N devices on whatever hardware there is; also DPTRAIN_LOGICAL_DEVICES [min(4, cores)]")       \
-    X(OPT_THREADS, "threads-per-device", "T", CLI_TRAIN | CLI_EVAL,                                         \
-      "CPU threads of a device [cores / devices]")                                                          \
-    X(OPT_DEVICE_IDS, "device-ids", "0,1,...", CLI_TRAIN | CLI_EVAL,                                        \
-      "devices to use; the first is the primary [all]")                                                     \
-    X(OPT_OUTPUT_DEVICE, "output-device", "K", CLI_TRAIN, "where outputs are gathered [the first id]")      \
-    X(OPT_LOSS_MODE, "loss-mode", "MODE", CLI_TRAIN, "gather, replica or global [gather]")                  \
-    X(OPT_SPLIT, "split", "HOW", CLI_TRAIN, "chunk (torch.chunk), balanced, or shares like 1,2,2 [chunk]")  \
-    X(OPT_CONV, "conv", "HOW", CLI_TRAIN | CLI_EVAL, "auto, or direct: never Winograd [auto]")              \
-    X(OPT_PRECISION, "precision", "P", CLI_TRAIN | CLI_EVAL, "CUDA: fp32 or tf32 [fp32]")                   \
-    X(OPT_INIT, "init", "FILE", CLI_TRAIN | CLI_EVAL, "safetensors to start from, or to evaluate")          \
-    X(OPT_INIT_PARTIAL, "init-partial", NULL, CLI_TRAIN, "load what fits of --init")                        \
-    X(OPT_SAVE, "save", "FILE", CLI_TRAIN, "write the final weights there")                                 \
-    X(OPT_MODEL_DIR, "model-dir", "DIR", CLI_TRAIN, "checkpoints and log [model]")                          \
-    X(OPT_OVERWRITE, "overwrite", NULL, CLI_TRAIN, "start afresh in a directory that holds checkpoints")    \
-    X(OPT_LOG, "log", "FILE", CLI_TRAIN, "one JSON object a line [DIR/log.jsonl]")                          \
-    X(OPT_PRINT_FREQ, "print-freq", "N", CLI_TRAIN, "without a terminal: a line every N batches [20]")      \
-    X(OPT_QUIET, "quiet", NULL, CLI_TRAIN, "nothing on stderr but errors")                                  \
-    X(OPT_JSON, "json", NULL, CLI_EVAL, "print the result as JSON")                                         \
-    X(OPT_HELP, "help", NULL, CLI_TRAIN | CLI_EVAL, "print this")
-
-#define CLI_OPTION_ID(id, name, argument, commands, help) id,
-typedef enum cli_option { CLI_OPTIONS(CLI_OPTION_ID) OPT_COUNT } cli_option;
-#undef CLI_OPTION_ID
+/* The options of all commands: options.def is the one place where they are listed. */
+typedef enum cli_option {
+#define X(id, name, argument, commands, help) id,
+#include "cli/options.def"
+#undef X
+    OPT_COUNT
+} cli_option;
 
 typedef struct cli_options {
     cli_command command;
@@ -110,7 +52,10 @@ dp_status cli_integers(const cli_options *o, cli_option option, int64_t low, int
 dp_status cli_numbers(const cli_options *o, cli_option option, double low, double high, int max, double *out,
                       int *count, dp_error *err);
 
-/* ---- setup.c: what train and eval have in common ---- */
+/* Height and width, "224x224". */
+dp_status cli_size(const cli_options *o, cli_option option, int64_t size[2], dp_error *err);
+
+/* ---- setup.c: what the commands have in common ---- */
 
 /* Opens the devices and fills config->device_ids (into ids) and device_count. */
 dp_status cli_open_devices(const cli_options *o, dp_context **context, int ids[DP_ENGINE_MAX_DEVICES],
@@ -119,7 +64,11 @@ dp_status cli_open_devices(const cli_options *o, dp_context **context, int ids[D
 dp_status cli_data_config(const cli_options *o, dp_data_config *out, dp_error *err);
 /* A --valid-split that data with a test part of its own has no use for is an error. valid may be NULL. */
 dp_status cli_check_split(const cli_options *o, const dp_dataset *valid, dp_error *err);
+/* On stderr: the start-up table, and PyTorch's warning if the devices are unlike. */
 void cli_print_devices(const dp_context *context, const dp_engine_config *config);
+/* The two variables that decide which GPU has which number. */
+extern const char *const cli_cuda_variables[2];
+void cli_print_variables(FILE *out);
 
 /* ---- paths.c ---- */
 
@@ -149,5 +98,6 @@ void cli_print_summary(const dp_train_summary *summary);
 
 dp_status cli_train(int argc, char **argv, dp_error *err);
 dp_status cli_eval(int argc, char **argv, dp_error *err);
+dp_status cli_devices(int argc, char **argv, dp_error *err);
 
 #endif

@@ -14,7 +14,7 @@ typedef struct evaluation {
     int ids[DP_ENGINE_MAX_DEVICES];
     dp_engine_config engine;
     dp_dataset *train, *valid;
-    float *weights;
+    dp_model_state state;
     int64_t batch_size, workers;
 } evaluation;
 
@@ -38,10 +38,10 @@ static dp_status open_data(evaluation *e, dp_error *err)
     int rank = dp_model_input_shape(e->model, shape);
     if (rank == 3)
         memcpy(config.synthetic_shape, shape, sizeof shape);
-    if (e->info.criterion == DP_LOSS_CROSS_ENTROPY) {
-        dp_model_output_shape(e->model, shape);
+    rank = dp_model_output_shape(e->model, shape);
+    config.synthetic_masks = rank == 3;
+    if (e->info.criterion == DP_LOSS_CROSS_ENTROPY)
         config.classes = shape[0];
-    }
     DP_TRY(dp_data_open(&config, &e->train, &e->valid, err));
     return cli_check_split(o, e->valid, err);
 }
@@ -109,10 +109,9 @@ static dp_status evaluate(evaluation *e, dp_error *err)
     DP_TRY(cli_choice(o, OPT_CONV, convs, &conv, err));
     DP_TRY(cli_open_devices(o, &e->context, e->ids, &e->engine, err));
     DP_TRY(dp_checkpoint_open(path, &e->model, &e->info, err));
-    DP_TRY(
-        dp_calloc((size_t)dp_model_elements(e->model), sizeof *e->weights, "the weights", &e->weights, err));
+    DP_TRY(dp_model_state_create(e->model, &e->state, err));
     dp_load_report report;
-    DP_TRY(dp_weights_load(path, e->model, false, e->weights, &report, err));
+    DP_TRY(dp_weights_load(path, e->model, false, &e->state, &report, err));
     DP_TRY(open_data(e, err));
     const dp_dataset *set = e->valid ? e->valid : e->train;
     const dp_dataset_info *d = dp_dataset_info_of(set);
@@ -120,8 +119,9 @@ static dp_status evaluate(evaluation *e, dp_error *err)
     e->engine.criterion = e->info.criterion;
     e->engine.pos_weight = e->info.pos_weight;
     e->engine.direct_convolution = conv == 1;
+    cli_print_devices(e->context, &e->engine);
     dp_evaluation result;
-    DP_TRY(dp_evaluate(e->context, e->model, e->weights, set, &e->engine, e->batch_size, (int)e->workers,
+    DP_TRY(dp_evaluate(e->context, e->model, &e->state, set, &e->engine, e->batch_size, (int)e->workers,
                        &result, err));
     print_result(e, d, &result);
     return DP_OK;
@@ -137,7 +137,7 @@ dp_status cli_eval(int argc, char **argv, dp_error *err)
     }
     evaluation e = {.options = &options};
     dp_status status = evaluate(&e, err);
-    dp_free(e.weights);
+    dp_model_state_free(&e.state);
     dp_dataset_free(e.train);
     dp_dataset_free(e.valid);
     dp_model_free(e.model);

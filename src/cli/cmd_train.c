@@ -13,10 +13,11 @@ typedef struct training {
     dp_train_config config;
     dp_data_config data;
     dp_model_config model_config;
+    dp_model_traits traits;
     dp_context *context;
     dp_dataset *train, *valid;
     dp_model *model;
-    float *weights;
+    dp_model_state state;
     int ids[DP_ENGINE_MAX_DEVICES];
     double shares[DP_ENGINE_MAX_DEVICES];
     int share_count;
@@ -73,7 +74,7 @@ static dp_status read_loop(training *t, dp_error *err)
     DP_TRY(cli_integer(o, OPT_PRINT_FREQ, 1, INT64_MAX, &t->print_freq, err));
     if (c->accumulation_steps == 0)
         c->accumulation_steps = 1;
-    c->seed = (uint64_t)seed;
+    c->seed = c->engine.seed = (uint64_t)seed;
     c->workers = (int)workers;
     c->shuffle = !cli_given(o, OPT_NO_SHUFFLE);
     c->drop_last = cli_given(o, OPT_DROP_LAST);
@@ -137,25 +138,74 @@ static dp_status read_freeze(training *t, dp_error *err)
     return DP_OK;
 }
 
+/* --model-type is the name of a U-Net's encoder. */
+static dp_status model_name(const cli_options *o, const char **out, dp_error *err)
+{
+    static const char *const encoders[] = {"vgg16", "resnet34", "resnet101", NULL};
+    static const char *const unets[] = {"unet16", "unet_resnet34", "unet_resnet101"};
+    int encoder = -1;
+    *out = cli_given(o, OPT_MODEL) ? o->value[OPT_MODEL] : "lenet";
+    DP_TRY(cli_choice(o, OPT_MODEL_TYPE, encoders, &encoder, err));
+    if (encoder < 0)
+        return DP_OK;
+    if (cli_given(o, OPT_MODEL) && strcmp(*out, unets[encoder]) != 0)
+        return dp_fail(err, DP_ERROR_USAGE, "--model-type %s is the model %s, but --model says %s",
+                       encoders[encoder], unets[encoder], *out);
+    *out = unets[encoder];
+    return DP_OK;
+}
+
+/* An option that the model has no use for must have a value that changes nothing. */
+static dp_status check_use(const dp_model_config *m, const dp_model_traits *traits, dp_error *err)
+{
+    bool usual = m->hidden_count == 0 || (m->hidden_count == 2 && m->hidden[0] == 512 && m->hidden[1] == 512);
+    const struct {
+        const char *option;
+        bool used, neutral;
+    } rows[] = {
+        {"hidden", traits->hidden, usual},
+        {"width", traits->width, m->width == 0 || m->width == 64},
+        {"filters", traits->decoder, m->filters == 0 || m->filters == 32},
+        {"deconv", traits->decoder, !m->deconv},
+        {"dropout", traits->dropout, m->dropout <= 0},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        if (!rows[i].used && !rows[i].neutral)
+            return dp_fail(err, DP_ERROR_USAGE, "model '%s' has no use for --%s", m->name, rows[i].option);
+    return DP_OK;
+}
+
 static dp_status read_model(training *t, dp_error *err)
 {
     const cli_options *o = t->options;
     dp_model_config *m = &t->model_config;
-    dp_model_traits traits;
-    double dropout = 0;
-    m->name = cli_given(o, OPT_MODEL) ? o->value[OPT_MODEL] : "lenet";
-    DP_TRY(dp_model_traits_of(m->name, &traits, err));
+    const char *name;
+    DP_TRY(model_name(o, &name, err));
+    *m = dp_model_defaults(name);
+    DP_TRY(dp_model_traits_of(name, &t->traits, err));
     DP_TRY(cli_integers(o, OPT_HIDDEN, 1, 1 << 24, DP_MODEL_MAX_HIDDEN, m->hidden, &m->hidden_count, err));
+    DP_TRY(cli_integer(o, OPT_WIDTH, 1, 1 << 14, &m->width, err));
+    DP_TRY(cli_integer(o, OPT_FILTERS, 1, 1 << 14, &m->filters, err));
     DP_TRY(cli_integer(o, OPT_NUM_CLASSES, 1, MAX_CLASSES, &m->outputs, err));
-    DP_TRY(cli_number(o, OPT_DROPOUT, 0, CLI_BELOW_1, &dropout, err));
-    bool neutral = m->hidden_count == 2 && m->hidden[0] == 512 && m->hidden[1] == 512;
-    if (!traits.hidden && m->hidden_count > 0 && !neutral)
-        return dp_fail(err, DP_ERROR_USAGE, "model '%s' has no use for --hidden", m->name);
-    if (dropout != 0)
-        return dp_fail(err, DP_ERROR_USAGE, "model '%s' has no use for --dropout", m->name);
-    if ((cli_given(o, OPT_INIT_PARTIAL)) && !cli_given(o, OPT_INIT))
+    DP_TRY(cli_number(o, OPT_DROPOUT, 0, CLI_BELOW_1, &m->dropout, err));
+    m->deconv = cli_given(o, OPT_DECONV);
+    DP_TRY(check_use(m, &t->traits, err));
+    if (cli_given(o, OPT_INIT_PARTIAL) && !cli_given(o, OPT_INIT))
         return dp_fail(err, DP_ERROR_USAGE, "--init-partial needs --init FILE");
     return DP_OK;
+}
+
+/* Synthetic data comes in the model's usual shape, or in that of --size and --num-classes. */
+static dp_status shape_data(training *t, dp_error *err)
+{
+    dp_data_config *d = &t->data;
+    bool synthetic = strncmp(d->source, "synthetic", strlen("synthetic")) == 0;
+    if (cli_given(t->options, OPT_SIZE) && !synthetic)
+        return dp_fail(err, DP_ERROR_USAGE, "--size is for synthetic data, not for '%s'", d->source);
+    memcpy(d->synthetic_shape, t->traits.usual_shape, sizeof d->synthetic_shape);
+    d->synthetic_classes = t->traits.usual_classes;
+    d->synthetic_masks = t->traits.dense;
+    return cli_size(t->options, OPT_SIZE, &d->synthetic_shape[1], err);
 }
 
 static dp_status read_options(training *t, dp_error *err)
@@ -167,6 +217,7 @@ static dp_status read_options(training *t, dp_error *err)
     DP_TRY(read_split(t, err));
     DP_TRY(read_freeze(t, err));
     DP_TRY(cli_data_config(t->options, &t->data, err));
+    DP_TRY(shape_data(t, err));
     return cli_check_files(t->options, t->config.model_dir, t->data.source, err);
 }
 
@@ -206,27 +257,45 @@ static dp_status choose_loss(training *t, const dp_dataset_info *d, dp_error *er
     return DP_OK;
 }
 
+/* How many outputs the data asks for: classes, values, or channels of a mask. */
+static dp_status count_outputs(training *t, const dp_dataset_info *d, dp_error *err)
+{
+    dp_model_config *m = &t->model_config;
+    bool labels = d->target == DP_TARGET_LABELS;
+    if (t->traits.dense && labels)
+        return dp_fail(err, DP_ERROR_MISMATCH,
+                       "model '%s' makes masks, but the targets of the data are labels", m->name);
+    int64_t wanted = labels ? d->classes : d->target_elements;
+    if (t->traits.dense && d->rank == 3) {
+        int64_t area = d->shape[1] * d->shape[2];
+        if (wanted % area != 0)
+            return dp_fail(
+                err, DP_ERROR_MISMATCH,
+                "model '%s' makes masks of %lldx%lld, but the data has %lld target values a sample", m->name,
+                (long long)d->shape[1], (long long)d->shape[2], (long long)wanted);
+        wanted /= area;
+    }
+    if (labels && !m->outputs && wanted > MAX_CLASSES)
+        return dp_fail(err, DP_ERROR_MISMATCH, "the largest label is %lld: that makes more than %d classes",
+                       (long long)wanted - 1, MAX_CLASSES);
+    if (!labels && m->outputs && m->outputs != wanted)
+        return dp_fail(err, DP_ERROR_MISMATCH, "--num-classes %lld: the data has %lld target %s a sample",
+                       (long long)m->outputs, (long long)wanted, t->traits.dense ? "channels" : "values");
+    m->outputs = m->outputs ? m->outputs : wanted;
+    return DP_OK;
+}
+
 static dp_status make_model(training *t, dp_error *err)
 {
     const dp_dataset_info *d = dp_dataset_info_of(t->train);
     dp_model_config *m = &t->model_config;
     m->input_rank = d->rank;
     memcpy(m->input_shape, d->shape, sizeof m->input_shape);
-    if (d->target == DP_TARGET_LABELS && !m->outputs && d->classes > MAX_CLASSES)
-        return dp_fail(err, DP_ERROR_MISMATCH, "the largest label is %lld: that makes more than %d classes",
-                       (long long)d->classes - 1, MAX_CLASSES);
-    if (d->target == DP_TARGET_LABELS)
-        m->outputs = m->outputs ? m->outputs : d->classes;
-    else if (m->outputs && m->outputs != d->target_elements)
-        return dp_fail(err, DP_ERROR_MISMATCH, "--num-classes %lld: the data has %lld target values a sample",
-                       (long long)m->outputs, (long long)d->target_elements);
-    else
-        m->outputs = d->target_elements;
+    DP_TRY(count_outputs(t, d, err));
     DP_TRY(choose_loss(t, d, err));
     DP_TRY(dp_model_build(m, &t->model, err));
-    DP_TRY(
-        dp_calloc((size_t)dp_model_elements(t->model), sizeof *t->weights, "the weights", &t->weights, err));
-    dp_model_init_weights(t->model, t->config.seed, t->weights);
+    DP_TRY(dp_model_state_create(t->model, &t->state, err));
+    dp_model_state_init(t->model, t->config.seed, &t->state);
     return DP_OK;
 }
 
@@ -236,7 +305,7 @@ static dp_status load_init(training *t, bool quiet, dp_error *err)
     dp_load_report r;
     if (!path)
         return DP_OK;
-    DP_TRY(dp_weights_load(path, t->model, cli_given(t->options, OPT_INIT_PARTIAL), t->weights, &r, err));
+    DP_TRY(dp_weights_load(path, t->model, cli_given(t->options, OPT_INIT_PARTIAL), &t->state, &r, err));
     if (quiet)
         return DP_OK;
     fprintf(stderr, "loaded %d parameters from '%s'", r.loaded, path);
@@ -284,7 +353,7 @@ static dp_status train(training *t, dp_error *err)
     dp_train_observer observer = cli_observer(&progress);
     dp_train_summary summary;
     dp_status status =
-        dp_train(t->context, t->model, t->weights, t->train, t->valid, &t->config, &observer, &summary, err);
+        dp_train(t->context, t->model, &t->state, t->train, t->valid, &t->config, &observer, &summary, err);
     cli_progress_break(&progress);
     if (status == DP_OK)
         print_final(t, &summary);
@@ -293,7 +362,7 @@ static dp_status train(training *t, dp_error *err)
 
 static void close_training(training *t)
 {
-    dp_free(t->weights);
+    dp_model_state_free(&t->state);
     dp_free(t->freeze_text);
     dp_model_free(t->model);
     dp_dataset_free(t->train);

@@ -29,15 +29,16 @@ static void print_usage(void)
            "Trains neural networks on all devices of one machine, with the arithmetic of\n"
            "torch.nn.DataParallel.\n\n"
            "  train    train a model\n"
-           "  eval     loss and accuracy of a checkpoint\n\n"
+           "  eval     loss and accuracy of a checkpoint\n"
+           "  devices  the devices of this machine and the links between them\n\n"
            "dptrain COMMAND --help lists a command's options; --version prints the version.\n");
 }
 
 static dp_status run(int argc, char **argv, dp_error *err)
 {
-    static const char *const commands[] = {"train", "eval"};
+    static const char *const commands[] = {"train", "eval", "devices"};
     if (argc < 2)
-        return dp_fail(err, DP_ERROR_USAGE, "a command is needed: train or eval; --help says more");
+        return dp_fail(err, DP_ERROR_USAGE, "a command is needed: train, eval or devices; --help says more");
     const char *command = argv[1];
     if (strcmp(command, "--help") == 0) {
         print_usage();
@@ -51,7 +52,9 @@ static dp_status run(int argc, char **argv, dp_error *err)
         return cli_train(argc, argv, err);
     if (strcmp(command, "eval") == 0)
         return cli_eval(argc, argv, err);
-    const char *near = dp_nearest_name(command, commands, 2);
+    if (strcmp(command, "devices") == 0)
+        return cli_devices(argc, argv, err);
+    const char *near = dp_nearest_name(command, commands, sizeof commands / sizeof *commands);
     if (near)
         return dp_fail(err, DP_ERROR_USAGE, "unknown command '%s'; did you mean '%s'?", command, near);
     return dp_fail(err, DP_ERROR_USAGE, "unknown command '%s'; --help lists the commands", command);

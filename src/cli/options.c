@@ -14,8 +14,11 @@ typedef struct option_spec {
     int commands;
 } option_spec;
 
-#define CLI_OPTION_SPEC(id, name, argument, commands, help) [id] = {name, argument, help, commands},
-static const option_spec specs[OPT_COUNT] = {CLI_OPTIONS(CLI_OPTION_SPEC)};
+static const option_spec specs[OPT_COUNT] = {
+#define X(id, name, argument, commands, help) [id] = {name, argument, help, commands},
+#include "cli/options.def"
+#undef X
+};
 
 enum { MAX_OPTION_NAME = 64 };
 
@@ -135,6 +138,10 @@ void cli_print_help(cli_command command)
     if (command == CLI_TRAIN)
         printf("usage: dptrain train [options]\n\nTrains a model on all devices, with the arithmetic of "
                "torch.nn.DataParallel.\n"
+               "Defaults stand in brackets.\n");
+    else if (command == CLI_DEVICES)
+        printf("usage: dptrain devices [options]\n\nThe devices of this machine, their memory, and the links "
+               "between them, measured.\n"
                "Defaults stand in brackets.\n");
     else
         printf("usage: dptrain eval --init FILE [options]\n\nLoss and accuracy of a checkpoint; model and "
@@ -312,4 +319,25 @@ dp_status cli_numbers(const cli_options *o, cli_option option, double low, doubl
     *count = 0;
     list_reader r = {.option = option, .low_number = low, .high_number = high, .numbers = out};
     return o->value[option] ? for_parts(option, o->value[option], max, read_part, &r, count, err) : DP_OK;
+}
+
+dp_status cli_size(const cli_options *o, cli_option option, int64_t size[2], dp_error *err)
+{
+    const char *text = o->value[option];
+    if (!text)
+        return DP_OK;
+    const int64_t limit = 1 << 16;
+    int64_t got[2] = {0, 0};
+    const char *c = text;
+    for (int i = 0; i < 2; i++) {
+        const char *start = c;
+        while (*c >= '0' && *c <= '9' && got[i] <= limit)
+            got[i] = 10 * got[i] + (*c++ - '0');
+        if (c == start || *c++ != (i == 0 ? 'x' : '\0') || got[i] < 1 || got[i] > limit)
+            return dp_fail(err, DP_ERROR_USAGE,
+                           "--%s '%s': height and width from 1 to %lld are needed, like 224x224",
+                           specs[option].name, text, (long long)limit);
+    }
+    memcpy(size, got, sizeof got);
+    return DP_OK;
 }

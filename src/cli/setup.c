@@ -1,4 +1,4 @@
-/* Devices and data, as train and eval are told about them. */
+/* Devices and data, as the commands are told about them. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -86,36 +86,64 @@ dp_status cli_check_split(const cli_options *o, const dp_dataset *valid, dp_erro
     return DP_OK;
 }
 
-/* The two variables that decide which GPU has which number. */
-static void print_variables(void)
+/* ---- the start-up table ---- */
+
+const char *const cli_cuda_variables[2] = {"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"};
+
+void cli_print_variables(FILE *out)
 {
-    static const char *const names[] = {"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"};
     for (int i = 0; i < 2; i++) {
-        const char *value = getenv(names[i]);
-        fprintf(stderr, "%s%s %s", i ? ", " : "  ", names[i], value ? value : "is not set");
+        const char *value = getenv(cli_cuda_variables[i]);
+        fprintf(out, "%s%s%s %s", i ? ", " : "  ", cli_cuda_variables[i], value ? " is" : "",
+                value ? value : "is not set");
     }
-    fprintf(stderr, "\n");
+    fprintf(out, "\n");
+}
+
+static void print_gpu(const dp_context *context, const dp_device_info *d)
+{
+    char text[32];
+    uint64_t bytes;
+    if (dp_context_free_memory(context, d->id, &bytes))
+        fprintf(stderr, " (%s free)", dp_format_bytes(bytes, text, sizeof text));
+    fprintf(stderr, ", %s, %s", d->bus_id, d->uuid);
+}
+
+/* In PyTorch's words (torch/nn/parallel/data_parallel.py). */
+static void warn_of_imbalance(const dp_context *context, const dp_engine_config *config)
+{
+    int weak, strong;
+    if (!dp_context_imbalance(context, config->device_ids, config->device_count, &weak, &strong))
+        return;
+    fprintf(stderr,
+            "warning: There is an imbalance between your GPUs. You may want to exclude GPU %d which has less "
+            "than 75%% of the memory or cores of GPU %d. You can do so by setting the device_ids argument to "
+            "DataParallel, or by setting the CUDA_VISIBLE_DEVICES environment variable. (Here: --device-ids "
+            "without %d, or a smaller share for it by --split.)\n",
+            weak, strong, weak);
 }
 
 void cli_print_devices(const dp_context *context, const dp_engine_config *config)
 {
+    bool cuda = strcmp(dp_context_backend_name(context), "cuda") == 0, shared = false;
     if (dp_context_choice(context))
         fprintf(stderr, "%s\n", dp_context_choice(context));
-    bool shared = false;
     for (int k = 0; k < config->device_count; k++) {
         dp_device_info d;
         char memory[32];
         if (dp_context_device(context, config->device_ids[k], &d, NULL) != DP_OK)
             continue;
         shared |= d.shares_hardware;
-        const char *unit = d.bus_id[0] ? "SM" : "thread", *comma = d.bus_id[0] ? ", " : "";
-        fprintf(stderr, "  %-8s %s, %d %s%s, %s of memory%s%s%s%s%s\n", d.label, d.name, d.multiprocessors,
-                unit, d.multiprocessors == 1 ? "" : "s",
-                dp_format_bytes(d.memory_bytes, memory, sizeof memory), comma, d.bus_id, comma, d.uuid,
-                k == 0 ? ", primary" : "");
+        fprintf(stderr, "  %-8s %s, %d %s%s, %s of memory", d.label, d.name, d.multiprocessors,
+                cuda ? "SM" : "thread", d.multiprocessors == 1 ? "" : "s",
+                dp_format_bytes(d.memory_bytes, memory, sizeof memory));
+        if (cuda)
+            print_gpu(context, &d);
+        fprintf(stderr, "%s\n", k == 0 ? ", primary" : "");
     }
     if (shared)
         fprintf(stderr, "  these devices share hardware: the mechanics are real, the speed proves nothing\n");
-    if (strcmp(dp_context_backend_name(context), "cuda") == 0)
-        print_variables();
+    if (cuda)
+        cli_print_variables(stderr);
+    warn_of_imbalance(context, config);
 }

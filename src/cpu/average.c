@@ -2,7 +2,8 @@
  *
  * Window i of n over a size s goes from floor(i s / n) up to ceil((i + 1) s / n), so input j is in the
  * windows from floor(j n / s) up to ceil((j + 1) n / s): the same formula with the sizes exchanged. Both
- * directions therefore gather, and write each of their results once. */
+ * directions therefore gather, and write each of their results once; but rows of plain maps, which have no
+ * channels to gather together, take their windows' shares one behind the other. */
 #include <string.h>
 
 #include "base/memory.h"
@@ -108,6 +109,20 @@ DP_CLONES static void forward_range(const void *context, int64_t begin, int64_t 
         *(type *)(dx) = sum;                                                                \
     } while (0)
 
+/* One row of a plain map's gradient: each window in turn gives its pixels their shares. */
+DP_INLINE void spread_row(const average_op *a, const float *dy, span row, float *restrict dx)
+{
+    memset(dx, 0, (size_t)a->in.width * sizeof *dx);
+    for (int64_t i = row.begin; i < row.end; i++) {
+        for (int64_t j = 0; j < a->out.width; j++) {
+            span column = a->columns[j];
+            float share = a->rows[i].scale * column.scale * dy[i * a->out.width + j];
+            for (int64_t x = column.begin; x < column.end; x++)
+                dx[x] += share;
+        }
+    }
+}
+
 DP_CLONES static void backward_range(const void *context, int64_t begin, int64_t end)
 {
     const average_pass *v = context;
@@ -117,8 +132,14 @@ DP_CLONES static void backward_range(const void *context, int64_t begin, int64_t
     for (int64_t g = begin; g < end; g++) {
         const float *dy = v->source + g * a->out.height * a->out.width * inner;
         for (int64_t i = 0; i < a->in.height; i++) {
+            span row = a->in_rows[i];
+            if (inner == 1) {
+                spread_row(a, dy, row, dx);
+                dx += a->in.width;
+                continue;
+            }
             for (int64_t j = 0; j < a->in.width; j++, dx += inner) {
-                span row = a->in_rows[i], column = a->in_columns[j];
+                span column = a->in_columns[j];
                 int64_t c = 0;
                 for (; c + 8 <= inner; c += 8)
                     GATHER(lanes, a, dy + c, row, column, dx + c);

@@ -68,6 +68,24 @@ static void host_free(dp_backend *backend, void *pointer)
     dp_free(pointer);
 }
 
+/* What the kernel says new programs may have without swapping. */
+static bool free_bytes(dp_device *device, uint64_t *bytes)
+{
+    (void)device;
+    FILE *f = fopen("/proc/meminfo", "re");
+    if (!f)
+        return false;
+    char line[128];
+    unsigned long long kib;
+    bool found = false;
+    while (!found && fgets(line, sizeof line, f))
+        found = sscanf(line, "MemAvailable: %llu kB", &kib) == 1;
+    fclose(f);
+    if (found)
+        *bytes = (uint64_t)kib << 10;
+    return found;
+}
+
 /* ---- streams and events ---- */
 
 static dp_status stream_create(dp_device *device, const char *name, void **out, dp_error *err)
@@ -301,6 +319,7 @@ static const dp_backend_functions functions = {
     .memory_free = memory_free,
     .host_alloc = host_alloc,
     .host_free = host_free,
+    .free_bytes = free_bytes,
     .stream_create = stream_create,
     .stream_destroy = stream_destroy,
     .stream_synchronize = stream_synchronize,

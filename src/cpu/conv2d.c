@@ -197,14 +197,6 @@ static dp_status choose(conv_op *c, dp_cpu_device *device, dp_dnnl_conv_config *
     return DP_OK;
 }
 
-/* Adds a part to workspace and returns its offset. */
-static size_t reserve(size_t *total, size_t bytes)
-{
-    size_t at = *total;
-    *total += dp_align64(bytes);
-    return at;
-}
-
 static void plan_memory(conv_op *c, const dp_dnnl_conv_config *config, const dp_dnnl_conv_sizes *sizes,
                         dp_op *out)
 {
@@ -217,13 +209,13 @@ static void plan_memory(conv_op *c, const dp_dnnl_conv_config *config, const dp_
         total = thin > total ? thin : total;
     }
     if (copied && !c->keep_in_copy)
-        c->in_copy = reserve(&total, in_bytes);
+        c->in_copy = dp_cpu_reserve(&total, in_bytes);
     if (copied && config->backward_data)
-        c->in_gradient_copy = reserve(&total, in_bytes);
+        c->in_gradient_copy = dp_cpu_reserve(&total, in_bytes);
     if (config->backward_weights) {
         size_t taps = (size_t)(config->in_channels * config->kernel[0] * config->kernel[1]);
-        c->weights_copy = reserve(&total, (size_t)config->out_channels * taps * sizeof(float));
-        c->bias_copy = reserve(&total, (size_t)config->out_channels * sizeof(float));
+        c->weights_copy = dp_cpu_reserve(&total, (size_t)config->out_channels * taps * sizeof(float));
+        c->bias_copy = dp_cpu_reserve(&total, (size_t)config->out_channels * sizeof(float));
     }
     out->workspace_bytes = total;
     out->packed_bytes = sizes->packed;

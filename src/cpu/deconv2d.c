@@ -135,14 +135,6 @@ static dp_status choose(deconv_op *d, dp_cpu_device *device, dp_dnnl_conv_config
     return DP_OK;
 }
 
-/* Adds a part to workspace and returns its offset. */
-static size_t reserve(size_t *total, size_t bytes)
-{
-    size_t at = *total;
-    *total += dp_align64(bytes);
-    return at;
-}
-
 static void plan_memory(deconv_op *d, const dp_dnnl_conv_config *config, const dp_dnnl_conv_sizes *sizes,
                         dp_op *out)
 {
@@ -151,12 +143,12 @@ static void plan_memory(deconv_op *d, const dp_dnnl_conv_config *config, const d
     bool copied = d->given_tag != d->in_tag;
     d->keep_in_copy = copied && config->backward_weights;
     if (copied && !d->keep_in_copy)
-        d->in_copy = reserve(&total, in_bytes);
+        d->in_copy = dp_cpu_reserve(&total, in_bytes);
     if (copied && config->forward)
-        d->in_gradient_copy = reserve(&total, in_bytes);
+        d->in_gradient_copy = dp_cpu_reserve(&total, in_bytes);
     if (config->backward_weights) {
         size_t taps = (size_t)(config->in_channels * config->kernel[0] * config->kernel[1]);
-        d->weights_copy = reserve(&total, (size_t)config->out_channels * taps * sizeof(float));
+        d->weights_copy = dp_cpu_reserve(&total, (size_t)config->out_channels * taps * sizeof(float));
     }
     out->workspace_bytes = total;
     out->packed_bytes = sizes->packed;

@@ -100,8 +100,8 @@ typedef float lanes __attribute__((vector_size(32), aligned(4), may_alias));
 typedef int32_t integers __attribute__((vector_size(32), aligned(4), may_alias));
 
 /* Up to 32 pixels of 8 channels, whose bits the channels' halves hold. */
-DP_INLINE void keep_eight(const float *x, float *y, int64_t count, int64_t inner, const uint32_t half[8],
-                          float scale)
+DP_INLINE void keep_eight(const float *restrict x, float *restrict y, int64_t count, int64_t inner,
+                          const uint32_t half[8], float scale)
 {
     integers bits = *(const integers *)half;
     for (int64_t i = 0; i < count; i++) {
@@ -110,12 +110,17 @@ DP_INLINE void keep_eight(const float *x, float *y, int64_t count, int64_t inner
     }
 }
 
-DP_INLINE void keep_one(const float *x, float *y, int64_t count, int64_t inner, uint32_t half, float scale)
+DP_INLINE void keep_one(const float *restrict x, float *restrict y, int64_t count, int64_t inner,
+                        uint32_t half, float scale)
 {
-    for (int64_t i = 0; i < count; i++) {
-        float scaled = x[i * inner] * scale;
-        y[i * inner] = half >> i & 1 ? scaled : 0;
+    int i = 0;
+    for (; inner == 1 && i + 8 <= count; i += 8) {
+        const integers lane = {0, 1, 2, 3, 4, 5, 6, 7};
+        integers kept = -((int32_t)(half >> i) >> lane & 1);
+        *(integers *)(y + i) = (integers)(*(const lanes *)(x + i) * scale) & kept;
     }
+    for (; i < count; i++)
+        y[i * inner] = half >> i & 1 ? x[i * inner] * scale : 0;
 }
 
 /* Pixels [p, p + count), at most 32, of a group. */
@@ -132,10 +137,7 @@ DP_INLINE void keep_pixels(const dropout_op *d, const uint64_t *words, const flo
     }
     for (; c < inner; c++) {
         uint32_t half = (uint32_t)(words[c * d->words + word] >> shift);
-        if (inner == 1)
-            keep_one(x + p, y + p, count, 1, half, d->scale);
-        else
-            keep_one(x + p * inner + c, y + p * inner + c, count, inner, half, d->scale);
+        keep_one(x + p * inner + c, y + p * inner + c, count, inner, half, d->scale);
     }
 }
 

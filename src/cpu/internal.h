@@ -77,4 +77,12 @@ static inline size_t dp_align64(size_t bytes)
     return (bytes + 63) / 64 * 64;
 }
 
+/* Adds a part to a block of memory, such as the workspace, and returns its offset. */
+static inline size_t dp_cpu_reserve(size_t *total, size_t bytes)
+{
+    size_t at = *total;
+    *total += dp_align64(bytes);
+    return at;
+}
+
 #endif

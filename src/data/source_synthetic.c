@@ -14,6 +14,7 @@ enum {
     STREAM_NOISE = 0,
     STREAM_LABEL = 1,
     STREAM_PATTERN = 2,
+    STREAM_DISC = 3,
 };
 
 static const int64_t max_samples = 1000000000;
@@ -68,20 +69,57 @@ static dp_status make_samples(dp_storage *storage, uint64_t seed, int64_t classe
     return DP_OK;
 }
 
+/* Noise, and a disc that is one and a half deviations brighter: the mask. Its radius is an eighth to three
+ * eighths of the image's shorter side. */
+static void make_masked(const dp_storage *storage, uint64_t seed, uint32_t sample, float *x, float *mask)
+{
+    const int64_t channels = storage->shape[0], height = storage->shape[1], width = storage->shape[2];
+    float u[3];
+    for (int i = 0; i < 3; i++)
+        u[i] = dp_rng_uniform(seed, DP_RNG_SYNTHETIC, sample, STREAM_DISC, (uint64_t)i);
+    const float side = (float)(height < width ? height : width), radius = side * (0.125f + 0.25f * u[0]);
+    const float cy = u[1] * (float)height, cx = u[2] * (float)width;
+    for (int64_t i = 0; i < height * width; i++) {
+        float dy = (float)(i / width) + 0.5f - cy, dx = (float)(i % width) + 0.5f - cx;
+        mask[i] = dy * dy + dx * dx < radius * radius;
+    }
+    for (int64_t e = 0; e < channels * height * width; e++)
+        x[e] = dp_rng_normal(seed, DP_RNG_SYNTHETIC, sample, STREAM_NOISE, (uint64_t)e) +
+               1.5f * mask[e % (height * width)];
+}
+
+static dp_status make_masked_samples(dp_storage *storage, uint64_t seed, dp_error *err)
+{
+    size_t floats, mask = (size_t)storage->target_elements, samples = (size_t)storage->samples;
+    if (__builtin_mul_overflow(samples, (size_t)storage->elements, &floats))
+        return dp_fail(err, DP_ERROR_MEMORY, "out of memory: %zu synthetic samples of %lld elements", samples,
+                       (long long)storage->elements);
+    DP_TRY(dp_calloc(floats, sizeof *storage->made, "synthetic samples", &storage->made, err));
+    DP_TRY(dp_calloc(samples * mask, sizeof *storage->made_values, "synthetic masks", &storage->made_values,
+                     err));
+    for (size_t i = 0; i < samples; i++)
+        make_masked(storage, seed, (uint32_t)i, storage->made + i * (size_t)storage->elements,
+                    storage->made_values + i * mask);
+    storage->x = (const unsigned char *)storage->made;
+    storage->values = (const unsigned char *)storage->made_values;
+    return DP_OK;
+}
+
 dp_status dp_open_synthetic(const dp_data_config *config, const char *argument, dp_source *out, dp_error *err)
 {
     int64_t samples;
     DP_TRY(parse_samples(argument, &samples, err));
     out->classes = config->classes > 0 ? config->classes : config->synthetic_classes;
-    if (out->classes < 1 || out->classes > INT32_MAX)
+    if (!config->synthetic_masks && (out->classes < 1 || out->classes > INT32_MAX))
         return dp_fail(err, DP_ERROR_USAGE, "synthetic data cannot have %lld classes",
                        (long long)out->classes);
     DP_TRY(dp_storage_create(&out->train, err));
     dp_storage *storage = out->train;
     storage->samples = samples;
-    storage->target = DP_TARGET_LABELS;
-    storage->target_elements = 1;
+    storage->target = config->synthetic_masks ? DP_TARGET_MASK : DP_TARGET_LABELS;
     DP_TRY(dp_strdup("synthetic", &storage->labels_path, err));
     DP_TRY(dp_storage_set_shape(storage, 3, config->synthetic_shape, "synthetic", err));
-    return make_samples(storage, config->seed, out->classes, err);
+    storage->target_elements = config->synthetic_masks ? storage->shape[1] * storage->shape[2] : 1;
+    return config->synthetic_masks ? make_masked_samples(storage, config->seed, err)
+                                   : make_samples(storage, config->seed, out->classes, err);
 }

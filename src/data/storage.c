@@ -26,6 +26,7 @@ void dp_storage_release(dp_storage *storage)
     dp_free(storage->labels_path);
     dp_free(storage->table);
     dp_free(storage->made);
+    dp_free(storage->made_values);
     dp_idx_clear(&storage->images);
     dp_safetensors_close(storage->file);
     dp_free(storage);

@@ -46,7 +46,7 @@ struct dp_storage {
     /* What keeps x and values alive: whichever the source uses. */
     dp_idx images;
     dp_safetensors *file;
-    float *made;
+    float *made, *made_values;
 };
 
 /* What a source knows beyond its samples. */

@@ -175,3 +175,15 @@ dp_status dp_fill_zero(dp_stream *stream, void *pointer, size_t bytes, dp_error 
         return DP_OK;
     return stream->device->backend->call->fill_zero(stream->device, stream->handle, pointer, bytes, err);
 }
+
+void dp_range_push(const dp_device *device, const char *name)
+{
+    if (device->backend->call->range_push)
+        device->backend->call->range_push(name);
+}
+
+void dp_range_pop(const dp_device *device)
+{
+    if (device->backend->call->range_pop)
+        device->backend->call->range_pop();
+}

@@ -275,6 +275,9 @@ typedef struct dp_backend_functions {
     dp_status (*host_alloc)(dp_backend *backend, size_t bytes, void **out,
                             dp_error *err); /* pinned, portable */
     void (*host_free)(dp_backend *backend, void *pointer);
+    /* Free memory of the hardware behind a device, asked without touching it; false where nobody tells. May
+     * be called by any thread. */
+    bool (*free_bytes)(dp_device *device, uint64_t *bytes);
 
     dp_status (*stream_create)(dp_device *device, const char *name, void **out, dp_error *err);
     void (*stream_destroy)(dp_device *device, void *stream);
@@ -307,6 +310,10 @@ typedef struct dp_backend_functions {
                      dp_error *err);
     dp_status (*loss)(dp_device *device, void *stream, const dp_loss_args *args, dp_error *err);
     dp_status (*update)(dp_device *device, void *stream, const dp_update_args *args, dp_error *err);
+
+    /* Named spans of the calling thread for profilers; they nest. NULL where no profiler would look. */
+    void (*range_push)(const char *name);
+    void (*range_pop)(void);
 
     void (*close)(dp_backend *backend);
 } dp_backend_functions;
@@ -359,6 +366,10 @@ dp_status dp_event_elapsed(dp_event *start, dp_event *end, double *seconds, dp_e
 dp_status dp_copy(dp_stream *stream, dp_device *to, void *destination, dp_device *from, const void *source,
                   size_t bytes, dp_error *err);
 dp_status dp_fill_zero(dp_stream *stream, void *pointer, size_t bytes, dp_error *err);
+
+/* Begins and ends a span of the calling thread that a profiler shows; free where the backend has none. */
+void dp_range_push(const dp_device *device, const char *name);
+void dp_range_pop(const dp_device *device);
 
 /* Copies a ledger's peaks by purpose into bytes[] and returns the peak of the total. */
 uint64_t dp_ledger_peaks(const dp_ledger *ledger, uint64_t bytes[DP_MEM_PURPOSES]);

@@ -28,7 +28,10 @@ void dp_model_free(dp_model *model)
         return;
     for (int i = 0; i < model->param_count; i++)
         dp_free(model->params[i].name);
+    for (int i = 0; i < model->buffer_count; i++)
+        dp_free(model->buffers[i].name);
     dp_free(model->params);
+    dp_free(model->buffers);
     dp_free(model->nodes);
     dp_free(model->program);
     dp_free(model->values);
@@ -92,30 +95,47 @@ static dp_value add_node(dp_model *m, dp_node node, int rank, const int64_t *sha
     return node.output;
 }
 
-static int add_param(dp_model *m, const char *layer, const char *leaf, int rank, const int64_t *shape,
-                     float bound)
+/* "layer.leaf", or "leaf" for a layer without a name; false after a failure. Names of parameters and buffers
+ * are distinct. */
+static bool full_name(dp_model *m, const char *layer, const char *leaf, char **out)
 {
     char full[256];
     int length = snprintf(full, sizeof full, "%s%s%s", layer, *layer ? "." : "", leaf);
-    if (length < 0 || (size_t)length >= sizeof full)
-        return fail(m, DP_ERROR_USAGE, "model '%s': the layer name '%.40s...' is too long", m->name, layer);
+    if (length < 0 || (size_t)length >= sizeof full) {
+        fail(m, DP_ERROR_USAGE, "model '%s': the layer name '%.40s...' is too long", m->name, layer);
+        return false;
+    }
+    bool taken = false;
     for (int i = 0; i < m->param_count; i++)
-        if (strcmp(m->params[i].name, full) == 0)
-            return fail(m, DP_ERROR_USAGE, "model '%s': two parameters are named '%s'", m->name, full);
+        taken |= strcmp(m->params[i].name, full) == 0;
+    for (int i = 0; i < m->buffer_count; i++)
+        taken |= strcmp(m->buffers[i].name, full) == 0;
+    if (taken) {
+        fail(m, DP_ERROR_USAGE, "model '%s': two parameters are named '%s'", m->name, full);
+        return false;
+    }
+    return dp_strdup(full, out, &m->failure) == DP_OK;
+}
+
+static int add_param(dp_model *m, const char *layer, const char *leaf, int rank, const int64_t *shape,
+                     dp_fill fill, double scale)
+{
     if (dp_realloc(&m->params, (size_t)m->param_count + 1, sizeof *m->params, "a model", &m->failure) !=
         DP_OK)
         return FAILED;
     dp_param *p = &m->params[m->param_count];
     memset(p, 0, sizeof *p);
-    if (dp_strdup(full, &p->name, &m->failure) != DP_OK)
+    if (!full_name(m, layer, leaf, &p->name))
         return FAILED;
-    p->bound = bound;
+    p->fill = fill;
+    p->scale = (float)scale;
     p->info = (dp_param_info){.name = p->name, .rank = rank, .elements = 1, .offset = m->elements};
     for (int i = 0; i < rank; i++) {
         p->info.shape[i] = shape[i];
         if (p->info.elements > ((int64_t)1 << MAX_ELEMENTS_LOG2) / shape[i]) {
+            fail(m, DP_ERROR_USAGE, "model '%s': parameter '%s' would be too large", m->name, p->name);
             dp_free(p->name);
-            return fail(m, DP_ERROR_USAGE, "model '%s': parameter '%s' would be too large", m->name, full);
+            return FAILED;
         }
         p->info.elements *= shape[i];
     }
@@ -123,17 +143,44 @@ static int add_param(dp_model *m, const char *layer, const char *leaf, int rank,
     return m->param_count++;
 }
 
-/* Weight and bias with PyTorch's default initial values: both uniform within 1/sqrt(fan_in). */
-static bool add_weight_and_bias(dp_model *m, dp_node *node, const char *name, int rank, const int64_t *shape)
+static int add_buffer(dp_model *m, const char *layer, const char *leaf, bool counter, int64_t elements,
+                      float initial)
 {
-    int64_t fan_in = 1;
-    for (int i = 1; i < rank; i++)
-        fan_in *= shape[i];
-    float bound = (float)(1.0 / sqrt((double)fan_in));
-    node->param[0] = add_param(m, name, "weight", rank, shape, bound);
-    node->param[1] = node->param[0] < 0 ? FAILED : add_param(m, name, "bias", 1, shape, bound);
-    node->params = 2;
+    if (dp_realloc(&m->buffers, (size_t)m->buffer_count + 1, sizeof *m->buffers, "a model", &m->failure) !=
+        DP_OK)
+        return FAILED;
+    dp_model_buffer_entry *b = &m->buffers[m->buffer_count];
+    memset(b, 0, sizeof *b);
+    if (!full_name(m, layer, leaf, &b->name))
+        return FAILED;
+    int64_t *end = counter ? &m->counters : &m->buffer_elements;
+    b->initial = initial;
+    b->info = (dp_buffer_info){.name = b->name, .counter = counter, .elements = elements, .offset = *end};
+    *end += elements;
+    return m->buffer_count++;
+}
+
+/* Weight and, if wanted, bias, filled as the model's scheme says. fan_in, fan_out: inputs of one output,
+ * outputs of one input, as PyTorch counts them. */
+static bool add_weight(dp_model *m, dp_node *node, const char *name, int rank, const int64_t *shape,
+                       bool bias, int64_t bias_size, double fan_in, double fan_out)
+{
+    double bound = 1 / sqrt(fan_in);
+    bool uniform = m->init == DP_INIT_DEFAULT;
+    double scale = uniform ? bound : m->init == DP_INIT_KAIMING_NORMAL ? sqrt(2 / fan_out) : 0.01;
+    node->params = bias ? 2 : 1;
+    node->param[0] =
+        add_param(m, name, "weight", rank, shape, uniform ? DP_FILL_UNIFORM : DP_FILL_NORMAL, scale);
+    if (node->param[0] < 0 || !bias)
+        return node->param[0] >= 0;
+    node->param[1] = add_param(m, name, "bias", 1, &bias_size, uniform ? DP_FILL_UNIFORM : DP_FILL_CONSTANT,
+                               uniform ? bound : 0);
     return node->param[1] >= 0;
+}
+
+void dp_model_use_init(dp_model *model, dp_init init)
+{
+    model->init = init;
 }
 
 dp_value dp_model_input(dp_model *model, int rank, const int64_t *shape)
@@ -160,10 +207,18 @@ dp_value dp_linear(dp_model *model, const char *name, dp_value x, int64_t out_fe
     if (out_features < 1)
         return fail(model, DP_ERROR_USAGE, "layer '%s' cannot have %lld outputs", name,
                     (long long)out_features);
-    dp_node node = {.kind = DP_OP_LINEAR, .input = x};
-    if (!add_weight_and_bias(model, &node, name, 2, (int64_t[]){out_features, in.shape[0]}))
+    dp_node node = {.kind = DP_OP_LINEAR, .inputs = 1, .input = {x}};
+    if (!add_weight(model, &node, name, 2, (int64_t[]){out_features, in.shape[0]}, true, out_features,
+                    (double)in.shape[0], (double)out_features))
         return FAILED;
     return add_node(model, node, 1, &out_features);
+}
+
+static bool images(dp_model *m, const char *what, dp_value x)
+{
+    if (m->values[x].rank != 3)
+        fail(m, DP_ERROR_USAGE, "%s takes images [channels, height, width], not flat samples", what);
+    return m->values[x].rank == 3;
 }
 
 /* Output size of a window that slides over `size` elements; 0 or less where it does not fit. */
@@ -192,22 +247,165 @@ static bool window_fits(dp_model *m, const char *what, const dp_graph_value *in,
     return false;
 }
 
+static bool channels_fit(dp_model *m, const char *name, int64_t channels)
+{
+    if (channels < 1)
+        fail(m, DP_ERROR_USAGE, "layer '%s' cannot have %lld channels", name, (long long)channels);
+    return channels >= 1;
+}
+
+static dp_value conv2d(dp_model *m, const char *name, dp_value x, int64_t channels, int kernel, int stride,
+                       int padding, bool bias)
+{
+    if (!usable(m, x))
+        return FAILED;
+    const dp_graph_value in = m->values[x];
+    int64_t out[3] = {channels};
+    if (!window_fits(m, name, &in, kernel, stride, padding, out) || !channels_fit(m, name, channels))
+        return FAILED;
+    dp_node node = {.kind = DP_OP_CONV2D,
+                    .inputs = 1,
+                    .input = {x},
+                    .kernel = kernel,
+                    .stride = stride,
+                    .padding = padding};
+    double window = (double)kernel * kernel;
+    if (!add_weight(m, &node, name, 4, (int64_t[]){channels, in.shape[0], kernel, kernel}, bias, channels,
+                    (double)in.shape[0] * window, (double)channels * window))
+        return FAILED;
+    return add_node(m, node, 3, out);
+}
+
 dp_value dp_conv2d(dp_model *model, const char *name, dp_value x, int64_t out_channels, int kernel,
                    int stride, int padding)
 {
-    if (!usable(model, x))
+    return conv2d(model, name, x, out_channels, kernel, stride, padding, true);
+}
+
+dp_value dp_conv2d_no_bias(dp_model *model, const char *name, dp_value x, int64_t out_channels, int kernel,
+                           int stride, int padding)
+{
+    return conv2d(model, name, x, out_channels, kernel, stride, padding, false);
+}
+
+dp_value dp_conv_transpose2d(dp_model *model, const char *name, dp_value x, int64_t out_channels, int kernel,
+                             int stride, int padding)
+{
+    if (!usable(model, x) || !images(model, name, x))
         return FAILED;
     const dp_graph_value in = model->values[x];
-    int64_t out[3] = {out_channels};
-    if (!window_fits(model, name, &in, kernel, stride, padding, out))
+    if (kernel < 1 || stride < 1 || padding < 0 || padding >= kernel)
+        return fail(model, DP_ERROR_USAGE, "%s: kernel %d, stride %d and padding %d make no window", name,
+                    kernel, stride, padding);
+    if (!channels_fit(model, name, out_channels))
         return FAILED;
-    if (out_channels < 1)
-        return fail(model, DP_ERROR_USAGE, "layer '%s' cannot have %lld channels", name,
-                    (long long)out_channels);
-    dp_node node = {.kind = DP_OP_CONV2D, .input = x, .kernel = kernel, .stride = stride, .padding = padding};
-    if (!add_weight_and_bias(model, &node, name, 4, (int64_t[]){out_channels, in.shape[0], kernel, kernel}))
+    int64_t out[3] = {out_channels};
+    for (int i = 1; i < 3; i++)
+        out[i] = (in.shape[i] - 1) * stride - 2 * (int64_t)padding + kernel;
+    dp_node node = {.kind = DP_OP_CONV_TRANSPOSE2D,
+                    .inputs = 1,
+                    .input = {x},
+                    .kernel = kernel,
+                    .stride = stride,
+                    .padding = padding};
+    double window = (double)kernel * kernel;
+    /* PyTorch reads both fans off the weight's shape, [in, out, K, K], as if it were a convolution's. */
+    if (!add_weight(model, &node, name, 4, (int64_t[]){in.shape[0], out_channels, kernel, kernel}, true,
+                    out_channels, (double)out_channels * window, (double)in.shape[0] * window))
         return FAILED;
     return add_node(model, node, 3, out);
+}
+
+dp_value dp_batch_norm2d(dp_model *model, const char *name, dp_value x)
+{
+    if (!usable(model, x) || !images(model, name, x))
+        return FAILED;
+    const dp_graph_value in = model->values[x];
+    int64_t channels = in.shape[0];
+    dp_node node = {
+        .kind = DP_OP_BATCH_NORM2D, .inputs = 1, .input = {x}, .params = 2, .buffers = DP_OP_MAX_BUFFERS};
+    if ((node.param[0] = add_param(model, name, "weight", 1, &channels, DP_FILL_CONSTANT, 1)) < 0 ||
+        (node.param[1] = add_param(model, name, "bias", 1, &channels, DP_FILL_CONSTANT, 0)) < 0 ||
+        (node.buffer[0] = add_buffer(model, name, "running_mean", false, channels, 0)) < 0 ||
+        (node.buffer[1] = add_buffer(model, name, "running_var", false, channels, 1)) < 0 ||
+        add_buffer(model, name, "num_batches_tracked", true, 1, 0) < 0)
+        return FAILED;
+    return add_node(model, node, in.rank, in.shape);
+}
+
+/* Both of an operation on two values; what: for messages. */
+static bool usable_pair(dp_model *m, const char *what, dp_value a, dp_value b, int first_equal)
+{
+    if (!usable(m, a) || !usable(m, b))
+        return false;
+    const dp_graph_value *x = &m->values[a], *y = &m->values[b];
+    bool fit = a != b && x->rank == y->rank;
+    for (int i = first_equal; fit && i < x->rank; i++)
+        fit = x->shape[i] == y->shape[i];
+    if (!fit)
+        fail(m, DP_ERROR_USAGE, "%s takes two different values of %s", what,
+             first_equal ? "equal height and width" : "one shape");
+    return fit;
+}
+
+dp_value dp_add(dp_model *model, dp_value a, dp_value b)
+{
+    if (!usable_pair(model, "add", a, b, 0))
+        return FAILED;
+    const dp_graph_value in = model->values[a];
+    return add_node(model, (dp_node){.kind = DP_OP_ADD, .inputs = 2, .input = {a, b}}, in.rank, in.shape);
+}
+
+dp_value dp_concat(dp_model *model, dp_value a, dp_value b)
+{
+    if (!usable_pair(model, "concat", a, b, 1) || !images(model, "concat", a))
+        return FAILED;
+    const int64_t *x = model->values[a].shape, *y = model->values[b].shape;
+    const int64_t out[3] = {x[0] + y[0], x[1], x[2]};
+    return add_node(model, (dp_node){.kind = DP_OP_CONCAT, .inputs = 2, .input = {a, b}}, 3, out);
+}
+
+dp_value dp_adaptive_avg_pool2d(dp_model *model, dp_value x, int64_t height, int64_t width)
+{
+    if (!usable(model, x) || !images(model, "adaptive_avg_pool2d", x))
+        return FAILED;
+    const int64_t out[3] = {model->values[x].shape[0], height, width};
+    if (height < 1 || width < 1)
+        return fail(model, DP_ERROR_USAGE, "adaptive_avg_pool2d cannot make images of %lldx%lld",
+                    (long long)height, (long long)width);
+    return add_node(model, (dp_node){.kind = DP_OP_ADAPTIVE_AVG_POOL2D, .inputs = 1, .input = {x}}, 3, out);
+}
+
+dp_value dp_upsample2x(dp_model *model, dp_value x)
+{
+    if (!usable(model, x) || !images(model, "upsample2x", x))
+        return FAILED;
+    const int64_t *in = model->values[x].shape;
+    const int64_t out[3] = {in[0], 2 * in[1], 2 * in[2]};
+    return add_node(model, (dp_node){.kind = DP_OP_UPSAMPLE2X, .inputs = 1, .input = {x}}, 3, out);
+}
+
+static dp_value dropout(dp_model *m, dp_op_kind kind, dp_value x, double p)
+{
+    if (!usable(m, x) || (kind == DP_OP_DROPOUT2D && !images(m, "dropout2d", x)))
+        return FAILED;
+    if (!(p >= 0 && p < 1))
+        return fail(m, DP_ERROR_USAGE, "a dropout of %g is not in [0, 1)", p);
+    if (p == 0)
+        return x;
+    const dp_graph_value in = m->values[x];
+    dp_node node = {.kind = kind, .inputs = 1, .input = {x}, .probability = p, .layer = m->dropouts++};
+    return add_node(m, node, in.rank, in.shape);
+}
+
+dp_value dp_dropout(dp_model *model, dp_value x, double p)
+{
+    return dropout(model, DP_OP_DROPOUT, x, p);
+}
+
+dp_value dp_dropout2d(dp_model *model, dp_value x, double p)
+{
+    return dropout(model, DP_OP_DROPOUT2D, x, p);
 }
 
 dp_value dp_relu(dp_model *model, dp_value x)
@@ -215,7 +413,7 @@ dp_value dp_relu(dp_model *model, dp_value x)
     if (!usable(model, x))
         return FAILED;
     const dp_graph_value in = model->values[x];
-    return add_node(model, (dp_node){.kind = DP_OP_RELU, .input = x}, in.rank, in.shape);
+    return add_node(model, (dp_node){.kind = DP_OP_RELU, .inputs = 1, .input = {x}}, in.rank, in.shape);
 }
 
 dp_value dp_max_pool2d(dp_model *model, dp_value x, int kernel, int stride, int padding)
@@ -229,8 +427,12 @@ dp_value dp_max_pool2d(dp_model *model, dp_value x, int kernel, int stride, int 
     if (padding > kernel / 2)
         return fail(model, DP_ERROR_USAGE, "max_pool2d: padding %d is more than half of the window of %d",
                     padding, kernel);
-    dp_node node = {
-        .kind = DP_OP_MAX_POOL2D, .input = x, .kernel = kernel, .stride = stride, .padding = padding};
+    dp_node node = {.kind = DP_OP_MAX_POOL2D,
+                    .inputs = 1,
+                    .input = {x},
+                    .kernel = kernel,
+                    .stride = stride,
+                    .padding = padding};
     return add_node(model, node, 3, out);
 }
 
@@ -242,7 +444,7 @@ dp_value dp_flatten(dp_model *model, dp_value x)
     if (in.rank == 1)
         return x;
     int64_t features = in.shape[0] * in.shape[1] * in.shape[2];
-    return add_node(model, (dp_node){.kind = DP_OP_FLATTEN, .input = x}, 1, &features);
+    return add_node(model, (dp_node){.kind = DP_OP_FLATTEN, .inputs = 1, .input = {x}}, 1, &features);
 }
 
 dp_status dp_model_finish(dp_model *model, dp_value output, dp_error *err)

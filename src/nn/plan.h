@@ -14,15 +14,27 @@ typedef struct dp_plan_value {
     dp_layout layout;
     void *data, *gradient; /* set by dp_plan_bind; NULL where there is none */
     int data_block, gradient_block;
+    dp_value storage; /* the value whose memory it shares; itself, but for aliases */
+    bool wanted;      /* it needs a gradient */
 } dp_plan_value;
 
 typedef struct dp_plan_step {
     const dp_node *node;
     dp_op op;
-    bool alias;       /* nothing to do: the output is the input, read with another shape */
-    bool backward;    /* it has a gradient to compute */
-    bool reads_batch; /* its input is the batch itself, which comes with each call */
+    bool alias;                         /* nothing to do: the output is the input, read with another shape */
+    bool backward;                      /* it has a gradient to compute */
+    bool reads_batch[DP_OP_MAX_INPUTS]; /* the input is the batch itself, which comes with each call */
     bool param_gradient[DP_OP_MAX_PARAMS];
+    /* What becomes of the gradient of an input: written where it belongs; or, where another reader has
+     * written before, to a block of its own and then added; or taken from out_gradient, where the operation
+     * leaves it. */
+    struct dp_plan_flow {
+        bool wanted, taken, added;
+        int block; /* of its own, -1 for none */
+        void *source;
+        float *target;
+        size_t bytes;
+    } flow[DP_OP_MAX_INPUTS];
     int saved_block;
     size_t packed_offset;
     dp_op_args args; /* everything but the input of the first step and the batch's gradients is set by
@@ -45,12 +57,15 @@ typedef struct dp_plan {
 } dp_plan;
 
 /* The memory a plan runs in. Parameters and gradients are flat arenas; offset[p] is where parameter p starts
- * in both, in elements. */
+ * in both, in elements. buffers: all float32 buffers of the model; keep_running: training moves them. */
 typedef struct dp_plan_memory {
     void *activations, *workspace, *packed;
     const float *parameters;
     float *gradients;
     const int64_t *offset;
+    float *buffers;
+    bool keep_running;
+    const dp_op_random *random; /* read during forward and backward */
 } dp_plan_memory;
 
 typedef struct dp_plan_options {

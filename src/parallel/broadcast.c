@@ -5,29 +5,40 @@
  * upload of new weights) is recorded, and it is not written again before all who copied it have sent
  * gradients computed with it: the next update waits for those, so it needs no event of its own to wait for
  * the copies. */
-dp_status dp_fetch_bucket(dp_replica *r, int bucket, uint64_t number, dp_error *err)
+static dp_status fetch_bucket(dp_replica *r, int bucket, uint64_t number, dp_error *err)
+{
+    const dp_bucket *b = &r->engine->arena.buckets[bucket];
+    dp_replica *primary = r->engine->primary;
+    dp_milestone *ready = &primary->weights_ready[bucket];
+    static const char what[] = "the primary's weights";
+    /* The compute stream could leave this to the copy stream, but then the clock would not see the wait. */
+    DP_TRY(dp_await(r, ready, number, &r->compute, DP_PHASE_BROADCAST, what, err));
+    DP_TRY(dp_await(r, ready, number, &r->copy, DP_PHASE_BROADCAST, what, err));
+    DP_TRY(dp_copy(&r->copy, r->device, r->weights + b->begin, primary->device, primary->weights + b->begin,
+                   (size_t)(b->end - b->begin) * sizeof(float), err));
+    r->bucket_number[bucket] = number;
+    return dp_event_record(&r->weights_here[bucket], &r->copy, err);
+}
+
+/* Evaluations start when every training step has ended: the primary's buffers are complete and stay as they
+ * are until all devices are done, so there is nothing to wait for. */
+dp_status dp_fetch_buffers(dp_replica *r, uint64_t number, dp_error *err)
 {
     const dp_engine *e = r->engine;
-    dp_replica *primary = e->primary;
-    if (r->bucket_number[bucket] == number)
-        return DP_OK;
-    if (r != primary) {
-        const dp_bucket *b = &e->arena.buckets[bucket];
-        DP_TRY(dp_await(r, &primary->weights_ready[bucket], number, &r->copy, DP_PHASE_BROADCAST,
-                        "the primary's weights", err));
-        DP_TRY(dp_copy(&r->copy, r->device, r->weights + b->begin, primary->device,
-                       primary->weights + b->begin, (size_t)(b->end - b->begin) * sizeof(float), err));
-        DP_TRY(dp_event_record(&r->weights_here[bucket], &r->copy, err));
-    }
-    r->bucket_number[bucket] = number;
+    size_t bytes = (size_t)e->model->buffer_elements * sizeof(float);
+    if (bytes && r != e->primary && r->buffers_number != number)
+        DP_TRY(
+            dp_copy(&r->compute, r->device, r->buffers, e->primary->device, e->primary->buffers, bytes, err));
+    r->buffers_number = number;
     return DP_OK;
 }
 
 dp_status dp_use_bucket(dp_replica *r, int bucket, uint64_t number, dp_error *err)
 {
-    DP_TRY(dp_fetch_bucket(r, bucket, number, err));
     if (r == r->engine->primary) /* its own update ran on the copy stream */
         return dp_stream_wait(&r->compute, &r->weights_ready[bucket].event, number, "its own weights", err);
+    if (r->bucket_number[bucket] != number)
+        DP_TRY(fetch_bucket(r, bucket, number, err));
     return dp_stream_wait(&r->compute, &r->weights_here[bucket],
                           atomic_load(&r->weights_here[bucket].recorded), "fetched weights", err);
 }

@@ -151,6 +151,40 @@ dp_status dp_context_device(const dp_context *context, int id, dp_device_info *o
     return DP_OK;
 }
 
+bool dp_context_free_memory(const dp_context *context, int id, uint64_t *bytes)
+{
+    const dp_backend *backend = context->backend;
+    return id >= 0 && id < backend->device_count && backend->call->free_bytes(&backend->devices[id], bytes);
+}
+
+static uint64_t memory_of(const dp_device *device)
+{
+    return device->properties.memory_bytes;
+}
+
+static uint64_t multiprocessors_of(const dp_device *device)
+{
+    return (uint64_t)device->properties.multiprocessors;
+}
+
+bool dp_context_imbalance(const dp_context *context, const int *ids, int count, int *weak, int *strong)
+{
+    uint64_t (*const measures[])(const dp_device *) = {memory_of, multiprocessors_of};
+    const dp_device *devices = context->backend->devices;
+    for (int m = 0; m < 2 && count > 0; m++) {
+        *weak = *strong = ids[0];
+        for (int k = 1; k < count; k++) {
+            if (measures[m](&devices[ids[k]]) < measures[m](&devices[*weak]))
+                *weak = ids[k];
+            if (measures[m](&devices[ids[k]]) > measures[m](&devices[*strong]))
+                *strong = ids[k];
+        }
+        if ((double)measures[m](&devices[*weak]) < 0.75 * (double)measures[m](&devices[*strong]))
+            return true;
+    }
+    return false;
+}
+
 dp_status dp_context_host_alloc(dp_context *context, size_t bytes, void **out, dp_error *err)
 {
     return context->backend->call->host_alloc(context->backend, bytes, out, err);

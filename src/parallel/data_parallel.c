@@ -1,5 +1,5 @@
-/* One step of data parallelism, as each device lives it. All workers run dp_replica_step at the same time,
- * each with its own chunk; what they need of each other they wait for at milestones:
+/* One step of data parallelism, as each device lives it. All workers run dp_replica_begin_step at the same
+ * time, each with its own chunk; what they need of each other they wait for at milestones:
  *
  *     every device                     the output device               the primary
  *     ------------                     -----------------               -----------
@@ -27,6 +27,8 @@ static dp_status forward(dp_replica *r, const dp_step_job *job, dp_plan *plan, d
     bool repack = r->packed_by != plan || r->packed_weights != job->weights_number ||
                   r->packed_frozen != job->frozen_number;
     DP_TRY(dp_mark_phase(r, DP_PHASE_BROADCAST, true, err));
+    if (!job->training)
+        DP_TRY(dp_fetch_buffers(r, job->buffers_number, err));
     for (int step = 0, bucket = 0; step < plan->step_count; step++) {
         for (; bucket < arena->bucket_count && arena->buckets[bucket].first_step <= step; bucket++)
             DP_TRY(dp_use_bucket(
@@ -52,7 +54,7 @@ static dp_status announce_filled(dp_replica *r, const dp_step_job *job, int step
         if (arena->buckets[b].trainable && arena->buckets[b].first_step == step)
             DP_TRY(dp_announce_gradients(r, b, err));
     if (r == r->engine->primary)
-        DP_TRY(dp_reduce_buckets(r, job, false, err));
+        DP_TRY(dp_reduce_buckets(r, job, err));
     return DP_OK;
 }
 
@@ -82,12 +84,7 @@ static dp_status finish_update(dp_replica *r, const dp_step_job *job, dp_error *
 {
     const dp_arena *arena = &r->engine->arena;
     if (r == r->engine->primary) {
-        DP_TRY(dp_reduce_buckets(r, job, true, err));
-        /* The sums ran on the copy stream; the clock, on the compute stream, must see their end. */
-        for (int b = 0; b < arena->bucket_count; b++)
-            if (arena->buckets[b].trainable)
-                DP_TRY(dp_stream_wait(&r->compute, &r->weights_ready[b].event, job->weights_number + 1,
-                                      "its own sums", err));
+        DP_TRY(dp_finish_reduce(r, job, err));
         return dp_copy(&r->copy, NULL, r->host_nonfinite, r->device, r->nonfinite, sizeof *r->nonfinite, err);
     }
     if (!job->contributes[r->index])
@@ -95,13 +92,15 @@ static dp_status finish_update(dp_replica *r, const dp_step_job *job, dp_error *
     DP_TRY(dp_mark_phase(r, DP_PHASE_BROADCAST, true, err));
     for (int b = arena->bucket_count - 1; b >= 0; b--)
         if (arena->buckets[b].trainable)
-            DP_TRY(dp_fetch_bucket(r, b, job->weights_number + 1, err));
+            DP_TRY(dp_use_bucket(r, b, job->weights_number + 1, err));
     return DP_OK;
 }
 
 static dp_status start_step(dp_replica *r, const dp_step_job *job, dp_error *err)
 {
     r->next_bucket = r->engine->arena.bucket_count - 1;
+    r->random = job->random;
+    r->random.first_sample = (uint32_t)job->batch.first_row[r->index];
     DP_TRY(dp_mark_phase(r, DP_PHASE_SCATTER, true, err));
     if (r == r->engine->primary && job->update)
         DP_TRY(dp_fill_zero(&r->copy, r->nonfinite, sizeof *r->nonfinite, err));
@@ -109,17 +108,7 @@ static dp_status start_step(dp_replica *r, const dp_step_job *job, dp_error *err
     return dp_stream_wait(&r->compute, &slot->arrived, slot->received, "its chunk", err);
 }
 
-static dp_status end_step(dp_replica *r, const dp_step_job *job, dp_error *err)
-{
-    DP_TRY(dp_mark_phase(r, DP_PHASE_OPTIMIZER, true, err)); /* the end of the last span */
-    DP_TRY(dp_stream_synchronize(&r->compute, err));
-    DP_TRY(dp_stream_synchronize(&r->copy, err));
-    if (job->training)
-        r->samples_trained += job->batch.chunk[r->index];
-    return dp_clock_read(r, job->training, err);
-}
-
-dp_status dp_replica_step(dp_replica *r, const void *argument, dp_error *err)
+dp_status dp_replica_begin_step(dp_replica *r, const void *argument, dp_error *err)
 {
     const dp_step_job *job = argument;
     int64_t n = job->batch.chunk[r->index];
@@ -137,5 +126,15 @@ dp_status dp_replica_step(dp_replica *r, const void *argument, dp_error *err)
         if (job->update)
             DP_TRY(finish_update(r, job, err));
     }
-    return end_step(r, job, err);
+    return dp_mark_phase(r, DP_PHASE_OPTIMIZER, false, err); /* the end of the last span */
+}
+
+dp_status dp_replica_end_step(dp_replica *r, const void *argument, dp_error *err)
+{
+    const dp_step_job *job = argument;
+    DP_TRY(dp_stream_synchronize(&r->compute, err));
+    DP_TRY(dp_stream_synchronize(&r->copy, err));
+    if (job->training)
+        r->samples_trained += job->batch.chunk[r->index];
+    return dp_clock_read(r, job->training, err);
 }

@@ -122,6 +122,8 @@ static void describe_model(dp_engine *e)
     e->target_bytes = labels ? sizeof(int32_t) : (size_t)e->output_elements * sizeof(float);
 }
 
+static dp_status init_buffers(dp_engine *e, dp_error *err);
+
 static dp_status start_engine(dp_engine *e, const dp_engine_config *config, dp_error *err)
 {
     DP_TRY(dp_arena_create(e->model, config->freeze, config->freeze_count, &e->arena, err));
@@ -131,7 +133,7 @@ static dp_status start_engine(dp_engine *e, const dp_engine_config *config, dp_e
         dp_worker_post(&e->replicas[k], dp_replica_open, NULL);
     DP_TRY(dp_workers_wait(e, err));
     e->opened = true;
-    return DP_OK;
+    return init_buffers(e, err);
 }
 
 dp_status dp_engine_create(dp_context *context, const dp_model *model, const dp_engine_config *config,
@@ -174,6 +176,7 @@ void dp_engine_free(dp_engine *engine)
             }
     }
     dp_free(engine->planned);
+    dp_free(engine->counters);
     dp_free(engine->replicas);
     dp_arena_clear(&engine->arena);
     dp_free(engine);
@@ -206,6 +209,62 @@ dp_status dp_engine_get_weights(dp_engine *engine, float *weights, dp_error *err
     return dp_workers_wait(engine, err);
 }
 
+dp_status dp_engine_set_buffers(dp_engine *engine, const float *values, const int64_t *counters,
+                                dp_error *err)
+{
+    DP_TRY(check_idle(engine, err));
+    const dp_model *model = engine->model;
+    for (int64_t i = 0; i < model->counters; i++)
+        engine->counters[i] = counters[i];
+    if (model->buffer_elements == 0)
+        return DP_OK;
+    dp_worker_post(engine->primary, dp_replica_set_buffers, values);
+    DP_TRY(dp_workers_wait(engine, err));
+    engine->buffers_number++;
+    return DP_OK;
+}
+
+dp_status dp_engine_get_buffers(dp_engine *engine, float *values, int64_t *counters, dp_error *err)
+{
+    DP_TRY(check_idle(engine, err));
+    const dp_model *model = engine->model;
+    for (int64_t i = 0; i < model->counters; i++)
+        counters[i] = engine->counters[i];
+    if (model->buffer_elements == 0)
+        return DP_OK;
+    dp_worker_post(engine->primary, dp_replica_get_buffers, &values);
+    return dp_workers_wait(engine, err);
+}
+
+/* The buffers' initial values, so that an engine can be used before any are set. */
+static dp_status init_buffers(dp_engine *e, dp_error *err)
+{
+    const dp_model *model = e->model;
+    if (model->buffer_count == 0)
+        return DP_OK;
+    DP_TRY(dp_calloc((size_t)model->counters, sizeof *e->counters, "buffers", &e->counters, err));
+    dp_model_state state;
+    dp_status status = dp_model_state_create(model, &state, err);
+    if (status == DP_OK) {
+        dp_model_init_buffers(model, state.buffers, state.counters);
+        status = dp_engine_set_buffers(e, state.buffers, state.counters, err);
+    }
+    dp_model_state_free(&state);
+    return status;
+}
+
+dp_status dp_engine_set_state(dp_engine *engine, const dp_model_state *state, dp_error *err)
+{
+    DP_TRY(dp_engine_set_weights(engine, state->weights, err));
+    return dp_engine_set_buffers(engine, state->buffers, state->counters, err);
+}
+
+dp_status dp_engine_get_state(dp_engine *engine, dp_model_state *state, dp_error *err)
+{
+    DP_TRY(dp_engine_get_weights(engine, state->weights, err));
+    return dp_engine_get_buffers(engine, state->buffers, state->counters, err);
+}
+
 void dp_engine_drop_gradients(dp_engine *engine)
 {
     memset(engine->has_gradient, 0, sizeof engine->has_gradient);
@@ -216,6 +275,31 @@ void dp_engine_drop_gradients(dp_engine *engine)
 static int split(const dp_engine *e, int64_t batch, int64_t *chunk)
 {
     return dp_split_batch(e->config.split, e->shares, e->device_count, batch, chunk);
+}
+
+/* A training chunk must not leave a batch normalisation one value per channel: the variance of one value says
+ * nothing. */
+static dp_status check_norms(const dp_engine *e, const dp_plan_job *job, dp_error *err)
+{
+    if (!job->training || e->model->norm_positions != 1)
+        return DP_OK;
+    char sizes[256];
+    size_t used = 0;
+    bool single = false;
+    for (int k = 0; k < e->device_count; k++) {
+        single |= job->chunk[k] == 1;
+        if (job->chunk[k] > 0 && used < sizeof sizes)
+            used += (size_t)snprintf(sizes + used, sizeof sizes - used, "%s%lld", used ? "," : "",
+                                     (long long)job->chunk[k]);
+    }
+    if (!single)
+        return DP_OK;
+    return dp_fail(
+        err, DP_ERROR_USAGE,
+        "a batch of %lld samples is split into %s: batch normalisation in model '%s' cannot train on "
+        "one value per channel; choose another batch size or number of devices, or --drop-last if it "
+        "is the last batch",
+        (long long)job->samples, sizes, e->model->name);
 }
 
 static bool is_planned(const dp_engine *e, int64_t batch, bool training)
@@ -231,6 +315,8 @@ dp_status dp_engine_plan(dp_engine *engine, int64_t batch, bool training, dp_err
     DP_TRY(check_idle(engine, err));
     if (batch < 1)
         return dp_fail(err, DP_ERROR_USAGE, "a batch of %lld samples cannot be planned", (long long)batch);
+    if (training && engine->config.evaluation_only)
+        return dp_fail(err, DP_ERROR_USAGE, "this engine was made for evaluation only: it cannot train");
     if (is_planned(engine, batch, training))
         return DP_OK;
     if (engine->is_staged)
@@ -240,6 +326,7 @@ dp_status dp_engine_plan(dp_engine *engine, int64_t batch, bool training, dp_err
     job->samples = batch;
     job->training = training;
     split(engine, batch, job->chunk);
+    DP_TRY(check_norms(engine, job, err));
     for (int k = 0; k < engine->device_count; k++)
         dp_worker_post(&engine->replicas[k], dp_replica_plan, job);
     DP_TRY(dp_workers_wait(engine, err));
@@ -250,6 +337,18 @@ dp_status dp_engine_plan(dp_engine *engine, int64_t batch, bool training, dp_err
 }
 
 /* ---- steps ---- */
+
+/* Kernels would read past the row of such a sample, or make a NaN of it. */
+static dp_status check_labels(const dp_engine *e, const dp_host_batch *batch, dp_error *err)
+{
+    const int32_t *labels = batch->y;
+    for (int64_t i = 0; e->config.criterion == DP_LOSS_CROSS_ENTROPY && i < batch->samples; i++)
+        if (labels[i] < 0 || labels[i] >= e->output_elements)
+            return dp_fail(err, DP_ERROR_USAGE,
+                           "sample %lld of the batch has label %d; model '%s' has classes 0 to %lld",
+                           (long long)i, (int)labels[i], e->model->name, (long long)e->output_elements - 1);
+    return DP_OK;
+}
 
 static void scatter(dp_engine *e, const dp_host_batch *batch, bool training, dp_chunk_job *job)
 {
@@ -273,6 +372,12 @@ static void number_records(dp_engine *e, dp_step_job *job)
 {
     job->weights_number = e->weights_number;
     job->frozen_number = e->frozen_number;
+    if (job->training) {
+        e->buffers_number++;
+        for (int64_t i = 0; i < e->model->counters; i++)
+            e->counters[i]++;
+    }
+    job->buffers_number = e->buffers_number;
     for (int k = 0; job->training && k < e->device_count; k++) {
         bool used = job->batch.chunk[k] > 0;
         job->has_gradient[k] = e->has_gradient[k];
@@ -290,7 +395,7 @@ static void number_records(dp_engine *e, dp_step_job *job)
         e->weights_number++;
 }
 
-static void run_step(dp_engine *e, const dp_host_batch *batch)
+static void begin_step(dp_engine *e, const dp_host_batch *batch)
 {
     dp_step_job *job = &e->step;
     e->began = dp_now();
@@ -301,7 +406,14 @@ static void run_step(dp_engine *e, const dp_host_batch *batch)
     e->is_staged = false;
     number_records(e, job);
     for (int k = 0; k < e->device_count; k++)
-        dp_worker_post(&e->replicas[k], dp_replica_step, job);
+        dp_worker_post(&e->replicas[k], dp_replica_begin_step, job);
+}
+
+static dp_status finish_step(dp_engine *e, dp_error *err)
+{
+    for (int k = 0; k < e->device_count; k++)
+        dp_worker_post(&e->replicas[k], dp_replica_end_step, &e->step);
+    return dp_workers_wait(e, err);
 }
 
 dp_status dp_engine_begin(dp_engine *engine, const dp_step *step, dp_error *err)
@@ -310,14 +422,17 @@ dp_status dp_engine_begin(dp_engine *engine, const dp_step *step, dp_error *err)
     const dp_host_batch *batch = &step->batch;
     if (engine->is_staged && (engine->staged.x != batch->x || engine->staged.samples != batch->samples))
         return dp_fail(err, DP_ERROR_USAGE, "another batch is staged than the one to begin with");
+    if (!engine->is_staged)
+        DP_TRY(check_labels(engine, batch, err));
     DP_TRY(dp_engine_plan(engine, batch->samples, true, err));
     dp_step_job *job = &engine->step;
     job->training = true;
     job->update = step->update;
     job->loss_scale = step->loss_scale == 0 ? 1 : step->loss_scale;
+    job->random = (dp_op_random){.seed = engine->config.seed, .step = step->random_step};
     engine->update_count += step->update;
     job->hyper = dp_update_hyper(&engine->config.optimizer, step->lr, engine->update_count);
-    run_step(engine, batch);
+    begin_step(engine, batch);
     engine->in_flight = true;
     return DP_OK;
 }
@@ -328,6 +443,7 @@ dp_status dp_engine_stage(dp_engine *engine, const dp_host_batch *next, dp_error
         return dp_fail(err, DP_ERROR_USAGE, "a batch is staged already");
     if (atomic_load(&engine->failed) || !is_planned(engine, next->samples, true))
         return DP_OK; /* begin will plan and send it, or finish report the failure: nothing is lost */
+    DP_TRY(check_labels(engine, next, err));
     scatter(engine, next, true, &engine->staged);
     engine->is_staged = true;
     return DP_OK;
@@ -338,7 +454,7 @@ dp_status dp_engine_finish(dp_engine *engine, dp_step_result *result, dp_error *
     if (!engine->in_flight)
         return dp_fail(err, DP_ERROR_USAGE, "no training step has begun");
     engine->in_flight = false;
-    DP_TRY(dp_workers_wait(engine, err));
+    DP_TRY(finish_step(engine, err));
     double seconds = dp_now() - engine->began;
     engine->train_seconds += seconds;
     dp_collect_result(engine, seconds, result);
@@ -365,10 +481,11 @@ dp_status dp_engine_evaluate(dp_engine *engine, const dp_host_batch *batch, dp_s
     DP_TRY(check_idle(engine, err));
     if (engine->is_staged)
         return dp_fail(err, DP_ERROR_USAGE, "a batch is staged for training: begin its step first");
+    DP_TRY(check_labels(engine, batch, err));
     DP_TRY(dp_engine_plan(engine, batch->samples, false, err));
     engine->step.training = engine->step.update = false;
-    run_step(engine, batch);
-    DP_TRY(dp_workers_wait(engine, err));
+    begin_step(engine, batch);
+    DP_TRY(finish_step(engine, err));
     dp_collect_result(engine, dp_now() - engine->began, result);
     return DP_OK;
 }

@@ -45,7 +45,9 @@ typedef struct dp_step_job {
     dp_chunk_job batch;
     bool training, update;
     double loss_scale;
-    dp_update_args hyper; /* lr and the like; no pointers */
+    dp_update_args hyper;    /* lr and the like; no pointers */
+    dp_op_random random;     /* but for first_sample, which is each replica's own */
+    uint64_t buffers_number; /* of the running statistics that an evaluation uses */
     /* Numbers of the records that this step waits for (see the milestones of dp_replica). */
     uint64_t weights_number, frozen_number; /* of the weights that forward uses */
     uint64_t output_number[DP_MAX_DEVICES], loss_number;
@@ -81,6 +83,8 @@ typedef struct dp_clock {
     int count;
     double phase_seconds[DP_PHASES], busy_phase_seconds[DP_PHASES]; /* of the last step */
     double busy_seconds;                                            /* of all steps */
+    int ranges;     /* open for profilers: the step, its phase, a wait in it */
+    dp_phase shown; /* that phase */
 } dp_clock;
 
 /* ---- a device and its replica ---- */
@@ -122,12 +126,16 @@ struct dp_replica {
     dp_status status; /* first failure */
     dp_error error;
 
-    dp_stream compute, copy;
+    /* input brings the chunks; copy fetches weights, and on the primary it sums gradients and updates. */
+    dp_stream compute, copy, input;
 
     /* Arenas (see arena.h). moments and nonfinite: the primary only. */
     float *weights, *gradients, *moment1, *moment2;
     uint32_t *nonfinite;
-    uint64_t *bucket_number; /* by bucket: which weights are here; the primary's are always the newest */
+    uint64_t *bucket_number; /* by bucket: which weights are here; unused on the primary */
+    float *buffers;          /* running statistics; the primary's are the ones that training keeps */
+    uint64_t buffers_number; /* whose number these are; the primary's are always the newest */
+    dp_op_random random;     /* of the step that runs */
 
     dp_milestone *weights_ready; /* by bucket; primary: weights are updated. Number: engine->weights_number */
     dp_milestone
@@ -174,6 +182,8 @@ struct dp_engine {
     uint32_t spin_ns;
 
     uint64_t weights_number, frozen_number; /* how often weights were set or updated */
+    uint64_t buffers_number;                /* the same of the buffers */
+    int64_t *counters;                      /* dp_model_counters: they count training steps */
     uint64_t outputs_sent[DP_MAX_DEVICES], losses_done, gradients_sent[DP_MAX_DEVICES];
     bool has_gradient[DP_MAX_DEVICES];
     int64_t update_count; /* AdamW's step */
@@ -206,8 +216,8 @@ dp_status dp_milestone_create(dp_replica *r, dp_milestone *milestone, dp_error *
 void dp_milestone_destroy(dp_milestone *milestone);
 /* Records the event on the stream and says so. */
 dp_status dp_announce(dp_milestone *milestone, dp_stream *stream, dp_error *err);
-/* Waits (the host) for announcement `number` and orders the stream behind it. `phase` is what the time counts
- * as. */
+/* Waits (the host) for announcement `number` and orders the stream behind it. The time that the compute
+ * stream spends waiting counts as `phase`, but not as busy. */
 dp_status dp_await(dp_replica *r, dp_milestone *milestone, uint64_t number, dp_stream *stream, dp_phase phase,
                    const char *what, dp_error *err);
 
@@ -219,6 +229,8 @@ dp_status dp_replica_plan(dp_replica *r, const void *plan_job, dp_error *err);
 dp_plan *dp_replica_find_plan(const dp_replica *r, int64_t samples, bool training);
 dp_status dp_replica_set_weights(dp_replica *r, const void *weights, dp_error *err);
 dp_status dp_replica_get_weights(dp_replica *r, const void *weights, dp_error *err);
+dp_status dp_replica_set_buffers(dp_replica *r, const void *values, dp_error *err);
+dp_status dp_replica_get_buffers(dp_replica *r, const void *values, dp_error *err);
 
 /* ---- clock.c ---- */
 
@@ -230,17 +242,23 @@ dp_status dp_clock_read(dp_replica *r, bool training, dp_error *err);
 /* ---- the step: scatter.c, broadcast.c, gather.c, reduce.c, data_parallel.c ---- */
 
 dp_status dp_receive_chunk(dp_replica *r, const void *chunk_job, dp_error *err);
-/* Brings bucket b of the primary's weights here, unless they are here already. */
-dp_status dp_fetch_bucket(dp_replica *r, int bucket, uint64_t number, dp_error *err);
-/* Orders the compute stream behind the arrival of bucket b. */
+/* Before an evaluation: brings the primary's running statistics here, unless they are here already. */
+dp_status dp_fetch_buffers(dp_replica *r, uint64_t number, dp_error *err);
+/* Brings bucket b of the primary's weights here, unless they are here already, and orders the compute stream
+ * behind their arrival. */
 dp_status dp_use_bucket(dp_replica *r, int bucket, uint64_t number, dp_error *err);
 dp_status dp_gather_and_lose(dp_replica *r, const dp_step_job *job, dp_error *err);
 dp_status dp_lose(dp_replica *r, const dp_step_job *job, dp_error *err);
 dp_status dp_announce_gradients(dp_replica *r, int bucket, dp_error *err);
-/* Primary: sums and updates the next buckets as far as their gradients are there; with wait, all that are
- * left. */
-dp_status dp_reduce_buckets(dp_replica *r, const dp_step_job *job, bool wait, dp_error *err);
-dp_status dp_replica_step(dp_replica *r, const void *step_job, dp_error *err);
+/* Primary: sums and updates the next buckets as far as their gradients are there. */
+dp_status dp_reduce_buckets(dp_replica *r, const dp_step_job *job, dp_error *err);
+/* Primary, with nothing left to compute: all that are left, and the compute stream waits for the end of all
+ * sums. */
+dp_status dp_finish_reduce(dp_replica *r, const dp_step_job *job, dp_error *err);
+/* A step in two tasks, so that the next chunk can be sent in between: the first enqueues all of it, the
+ * second waits until it is done. */
+dp_status dp_replica_begin_step(dp_replica *r, const void *step_job, dp_error *err);
+dp_status dp_replica_end_step(dp_replica *r, const void *step_job, dp_error *err);
 
 /* result.c: from the workers' results to a dp_step_result. */
 void dp_collect_result(const dp_engine *engine, double seconds, dp_step_result *result);

@@ -63,15 +63,38 @@ static dp_status reduce_bucket(dp_replica *r, const dp_step_job *job, int bucket
     return dp_announce(&r->weights_ready[bucket], &r->copy, err);
 }
 
-dp_status dp_reduce_buckets(dp_replica *r, const dp_step_job *job, bool wait, dp_error *err)
+dp_status dp_reduce_buckets(dp_replica *r, const dp_step_job *job, dp_error *err)
 {
     const dp_arena *arena = &r->engine->arena;
     for (; r->next_bucket >= 0; r->next_bucket--) {
         if (!arena->buckets[r->next_bucket].trainable)
             continue;
-        if (!wait && !all_ready(r->engine, job, r->next_bucket))
+        if (!all_ready(r->engine, job, r->next_bucket))
             return DP_OK;
         DP_TRY(reduce_bucket(r, job, r->next_bucket, err));
     }
+    return DP_OK;
+}
+
+/* The sums run on the copy stream. The compute stream waits for what each of them waits for, and then for
+ * itself: so the clock, which lives there, tells waiting for other devices from work. */
+dp_status dp_finish_reduce(dp_replica *r, const dp_step_job *job, dp_error *err)
+{
+    const dp_engine *e = r->engine;
+    for (int b = e->arena.bucket_count - 1; b >= 0; b--) {
+        if (!e->arena.buckets[b].trainable)
+            continue;
+        if (b <= r->next_bucket) {
+            for (int k = 0; k < e->device_count; k++)
+                if (job->contributes[k])
+                    DP_TRY(dp_await(r, &e->replicas[k].gradients_ready[b], job->gradient_number[k],
+                                    &r->compute, DP_PHASE_REDUCE, "a replica's gradients", err));
+            DP_TRY(reduce_bucket(r, job, b, err));
+        }
+        DP_TRY(dp_mark_phase(r, DP_PHASE_REDUCE, true, err));
+        DP_TRY(dp_stream_wait(&r->compute, &r->weights_ready[b].event, job->weights_number + 1,
+                              "its own sums", err));
+    }
+    r->next_bucket = -1;
     return DP_OK;
 }

@@ -18,6 +18,10 @@ static dp_status open_arenas(dp_replica *r, dp_error *err)
     const dp_arena *a = &e->arena;
     bool primary = r == e->primary;
     DP_TRY(zeroed(r, DP_MEM_PARAMETERS, primary ? a->elements : a->used_elements, &r->weights, err));
+    if (e->model->buffer_elements)
+        DP_TRY(zeroed(r, DP_MEM_BUFFERS, e->model->buffer_elements, &r->buffers, err));
+    if (e->config.evaluation_only)
+        return DP_OK;
     DP_TRY(zeroed(r, DP_MEM_GRADIENTS, a->trainable_elements, &r->gradients, err));
     if (!primary)
         return DP_OK;
@@ -38,7 +42,7 @@ static size_t reduce_staging_bytes(const dp_replica *r)
 {
     const dp_engine *e = r->engine;
     int unreadable = 0;
-    for (int k = 0; k < e->device_count && r == e->primary; k++)
+    for (int k = 0; k < e->device_count && r == e->primary && !e->config.evaluation_only; k++)
         unreadable += &e->replicas[k] != r &&
                       !r->device->backend->call->peer_readable(r->device, e->replicas[k].device);
     return (size_t)unreadable * (size_t)e->arena.largest_bucket * sizeof(float);
@@ -71,6 +75,7 @@ dp_status dp_replica_open(dp_replica *r, const void *unused, dp_error *err)
     (void)unused;
     DP_TRY(dp_stream_create(r->device, "compute", &r->compute, err));
     DP_TRY(dp_stream_create(r->device, "copy", &r->copy, err));
+    DP_TRY(dp_stream_create(r->device, "input", &r->input, err));
     DP_TRY(open_milestones(r, err));
     DP_TRY(open_arenas(r, err));
     size_t staging = reduce_staging_bytes(r);
@@ -140,6 +145,7 @@ void dp_replica_close(dp_replica *r)
     int64_t weights = r == e->primary ? a->elements : a->used_elements;
     dp_memory_free(r->device, DP_MEM_PARAMETERS, (size_t)weights * sizeof(float), r->weights);
     dp_memory_free(r->device, DP_MEM_GRADIENTS, (size_t)a->trainable_elements * sizeof(float), r->gradients);
+    dp_memory_free(r->device, DP_MEM_BUFFERS, (size_t)e->model->buffer_elements * sizeof(float), r->buffers);
     dp_memory_free(r->device, DP_MEM_OPTIMIZER, (size_t)a->trainable_elements * sizeof(float), r->moment1);
     dp_memory_free(r->device, DP_MEM_OPTIMIZER, (size_t)a->trainable_elements * sizeof(float), r->moment2);
     dp_memory_free(r->device, DP_MEM_LOSS, sizeof *r->nonfinite, r->nonfinite);
@@ -150,6 +156,7 @@ void dp_replica_close(dp_replica *r)
     close_milestones(r);
     dp_stream_destroy(&r->compute);
     dp_stream_destroy(&r->copy);
+    dp_stream_destroy(&r->input);
 }
 
 /* ---- plans ---- */
@@ -171,6 +178,9 @@ static void bind_all(dp_replica *r)
         .parameters = r->weights,
         .gradients = r->gradients,
         .offset = r->engine->arena.offset,
+        .buffers = r->buffers,
+        .keep_running = r == r->engine->primary,
+        .random = &r->random,
     };
     for (int i = 0; i < r->plan_count; i++)
         dp_plan_bind(r->plans[i], &memory);
@@ -262,5 +272,21 @@ dp_status dp_replica_get_weights(dp_replica *r, const void *argument, dp_error *
         DP_TRY(dp_copy(&r->copy, NULL, weights + info->offset, r->device,
                        r->weights + r->engine->arena.offset[p], (size_t)info->elements * sizeof(float), err));
     }
+    return dp_stream_synchronize(&r->copy, err);
+}
+
+/* ---- running statistics of the primary ---- */
+
+dp_status dp_replica_set_buffers(dp_replica *r, const void *argument, dp_error *err)
+{
+    size_t bytes = (size_t)r->engine->model->buffer_elements * sizeof(float);
+    DP_TRY(dp_copy(&r->copy, r->device, r->buffers, NULL, argument, bytes, err));
+    return dp_stream_synchronize(&r->copy, err);
+}
+
+dp_status dp_replica_get_buffers(dp_replica *r, const void *argument, dp_error *err)
+{
+    size_t bytes = (size_t)r->engine->model->buffer_elements * sizeof(float);
+    DP_TRY(dp_copy(&r->copy, NULL, *(float *const *)argument, r->device, r->buffers, bytes, err));
     return dp_stream_synchronize(&r->copy, err);
 }

@@ -52,8 +52,9 @@ int dp_split_batch(dp_split_kind kind, const double *shares, int devices, int64_
     return used;
 }
 
-/* Runs on a device's thread, as soon as its previous step has ended if the batch was staged: the chunk goes
- * straight from the batch's host memory into the input slot that this step does not use, on the copy stream.
+/* Runs on a device's thread; for a staged batch as soon as the step in flight is enqueued. The chunk goes
+ * straight from the batch's host memory into the input slot that this step does not use, on a stream of its
+ * own: the other two have the step's work before them.
  */
 dp_status dp_receive_chunk(dp_replica *r, const void *argument, dp_error *err)
 {
@@ -62,8 +63,9 @@ dp_status dp_receive_chunk(dp_replica *r, const void *argument, dp_error *err)
     int64_t n = job->chunk[r->index], first = job->first_row[r->index];
     size_t x_row = (size_t)e->input_elements * sizeof(float);
     dp_slot *slot = &r->slots[job->slot];
+    dp_range_push(r->device, dp_phase_name(DP_PHASE_SCATTER));
     if (n > 0)
-        DP_TRY(dp_copy(&r->copy, r->device, slot->x, NULL, (const char *)job->x + (size_t)first * x_row,
+        DP_TRY(dp_copy(&r->input, r->device, slot->x, NULL, (const char *)job->x + (size_t)first * x_row,
                        (size_t)n * x_row, err));
     /* Targets go where the criterion runs: to the output device all of them, else with the samples. */
     if (job->gathered) {
@@ -71,9 +73,10 @@ dp_status dp_receive_chunk(dp_replica *r, const void *argument, dp_error *err)
         first = 0;
     }
     if (n > 0)
-        DP_TRY(dp_copy(&r->copy, r->device, slot->y, NULL,
+        DP_TRY(dp_copy(&r->input, r->device, slot->y, NULL,
                        (const char *)job->y + (size_t)first * e->target_bytes, (size_t)n * e->target_bytes,
                        err));
     slot->received++;
-    return dp_event_record(&slot->arrived, &r->copy, err);
+    dp_range_pop(r->device); /* after a failure it stays open: the thread does no more work */
+    return dp_event_record(&slot->arrived, &r->input, err);
 }

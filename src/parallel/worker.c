@@ -24,6 +24,17 @@ static void worker_failed(dp_replica *r, dp_status status)
     }
 }
 
+/* Waits for task `number`; false if there will be none. */
+static bool next_task(dp_replica *r, uint64_t number)
+{
+    if (dp_signal_reached(&r->posted, number))
+        return true;
+    dp_range_push(r->device, dp_phase_name(DP_PHASE_WAIT));
+    bool posted = dp_signal_wait(&r->posted, number);
+    dp_range_pop(r->device);
+    return posted;
+}
+
 static void *worker_main(void *argument)
 {
     dp_replica *r = argument;
@@ -31,7 +42,7 @@ static void *worker_main(void *argument)
     bool entered = status == DP_OK;
     if (!entered)
         worker_failed(r, status);
-    for (uint64_t number = 1; dp_signal_wait(&r->posted, number); number++) {
+    for (uint64_t number = 1; next_task(r, number); number++) {
         const dp_task task = r->tasks[number % DP_MAILBOX_SIZE];
         if (!task.run) { /* the end */
             dp_signal_post(&r->done, number);
@@ -68,7 +79,7 @@ dp_status dp_workers_start(dp_engine *engine, dp_error *err)
 static void post(dp_replica *r, dp_task task)
 {
     uint64_t number = ++r->post_count;
-    /* A full mailbox (never in a step: a step posts three tasks) waits for its oldest task. */
+    /* A full mailbox (never in a step: a step posts four tasks) waits for its oldest task. */
     if (number > DP_MAILBOX_SIZE)
         dp_signal_wait(&r->done, number - DP_MAILBOX_SIZE);
     r->tasks[number % DP_MAILBOX_SIZE] = task;
@@ -85,10 +96,10 @@ void dp_worker_post(dp_replica *r, dp_status (*run)(dp_replica *, const void *, 
 static dp_status drain(dp_replica *r, const void *unused, dp_error *err)
 {
     (void)unused;
-    if (r->compute.device)
-        dp_stream_synchronize(&r->compute, err);
-    if (r->copy.device)
-        dp_stream_synchronize(&r->copy, err);
+    dp_stream *streams[] = {&r->compute, &r->copy, &r->input};
+    for (int i = 0; i < 3; i++)
+        if (streams[i]->device)
+            dp_stream_synchronize(streams[i], err);
     return DP_OK;
 }
 
@@ -157,12 +168,14 @@ dp_status dp_announce(dp_milestone *milestone, dp_stream *stream, dp_error *err)
 dp_status dp_await(dp_replica *r, dp_milestone *milestone, uint64_t number, dp_stream *stream, dp_phase phase,
                    const char *what, dp_error *err)
 {
-    if (!dp_signal_reached(&milestone->signal, number)) {
+    /* Where kernels run behind the host, an announcement that is here says nothing about the work before it.
+     */
+    bool waits = stream == &r->compute || !dp_signal_reached(&milestone->signal, number);
+    if (waits)
         DP_TRY(dp_mark_phase(r, phase, false, err));
-        if (!dp_signal_wait(&milestone->signal, number))
-            return dp_fail(err, DP_ERROR_ABORTED, "%s:%d stopped waiting for %s",
-                           r->device->backend->call->name, r->device->id, what);
-        DP_TRY(dp_mark_phase(r, phase, true, err));
-    }
-    return dp_stream_wait(stream, &milestone->event, number, what, err);
+    if (!dp_signal_wait(&milestone->signal, number))
+        return dp_fail(err, DP_ERROR_ABORTED, "%s:%d stopped waiting for %s", r->device->backend->call->name,
+                       r->device->id, what);
+    DP_TRY(dp_stream_wait(stream, &milestone->event, number, what, err));
+    return waits ? dp_mark_phase(r, phase, true, err) : DP_OK;
 }

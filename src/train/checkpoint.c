@@ -46,28 +46,29 @@ static void add_number(entries *e, char *key, double value)
     add_text(e, key, e->text[e->count]);
 }
 
-static dp_status write_file(const char *path, const dp_model *model, const float *weights, const entries *e,
-                            dp_error *err)
+static dp_status write_file(const char *path, const dp_model *model, const dp_model_state *state,
+                            const entries *e, dp_error *err)
 {
-    int count = dp_model_param_count(model);
+    int count = dp_state_count(model);
     dp_tensor *tensors;
     DP_TRY(dp_calloc((size_t)count, sizeof *tensors, "a checkpoint", &tensors, err));
     for (int i = 0; i < count; i++) {
-        const dp_param_info *p = dp_model_param(model, i);
-        tensors[i] = (dp_tensor){.name = (char *)p->name,
-                                 .dtype = DP_F32,
-                                 .rank = p->rank,
-                                 .elements = p->elements,
-                                 .bytes = (size_t)p->elements * sizeof(float),
-                                 .data = weights + p->offset};
-        memcpy(tensors[i].shape, p->shape, (size_t)p->rank * sizeof p->shape[0]);
+        const dp_state_entry entry = dp_state_at(model, state, i);
+        size_t size = entry.counter ? sizeof *entry.counter : sizeof *entry.values;
+        tensors[i] = (dp_tensor){.name = (char *)entry.name,
+                                 .dtype = entry.counter ? DP_I64 : DP_F32,
+                                 .rank = entry.rank,
+                                 .elements = entry.elements,
+                                 .bytes = (size_t)entry.elements * size,
+                                 .data = entry.counter ? (const void *)entry.counter : entry.values};
+        memcpy(tensors[i].shape, entry.shape, (size_t)entry.rank * sizeof entry.shape[0]);
     }
     dp_status status = dp_safetensors_write(path, tensors, count, e->list, e->count, err);
     dp_free(tensors);
     return status;
 }
 
-dp_status dp_checkpoint_write(const char *path, const dp_model *model, const float *weights,
+dp_status dp_checkpoint_write(const char *path, const dp_model *model, const dp_model_state *state,
                               const dp_checkpoint_info *info, dp_error *err)
 {
     char *normalization = normalization_text(info);
@@ -87,7 +88,7 @@ dp_status dp_checkpoint_write(const char *path, const dp_model *model, const flo
     add_number(&e, "valid_split", info->valid_split);
     if (info->epoch >= 0)
         add_text(&e, "epoch", epoch);
-    dp_status status = write_file(path, model, weights, &e, err);
+    dp_status status = write_file(path, model, state, &e, err);
     free(normalization);
     return status;
 }

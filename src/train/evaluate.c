@@ -56,18 +56,20 @@ dp_status dp_evaluate_with(dp_engine *engine, dp_loader *loader, bool labels, dp
     return DP_OK;
 }
 
-dp_status dp_evaluate(dp_context *context, const dp_model *model, const float *weights,
+dp_status dp_evaluate(dp_context *context, const dp_model *model, const dp_model_state *state,
                       const dp_dataset *dataset, const dp_engine_config *config, int64_t batch_size,
                       int workers, dp_evaluation *result, dp_error *err)
 {
     dp_engine *engine = NULL;
     dp_loader *loader = NULL;
     dp_status status;
+    dp_engine_config forward = *config;
+    forward.evaluation_only = true;
     /* The engine first: memory that copies fast is to be had once a device is open. */
-    if ((status = dp_engine_create(context, model, config, &engine, err)) == DP_OK &&
+    if ((status = dp_engine_create(context, model, &forward, &engine, err)) == DP_OK &&
         (status = dp_make_loader(context, dataset, batch_size, workers, false, false, 0, &loader, err)) ==
             DP_OK &&
-        (status = dp_engine_set_weights(engine, weights, err)) == DP_OK)
+        (status = dp_engine_set_state(engine, state, err)) == DP_OK)
         status = dp_evaluate_with(engine, loader, config->criterion == DP_LOSS_CROSS_ENTROPY, result, err);
     if (status == DP_OK && !isfinite(result->loss))
         status = dp_fail(err, DP_ERROR_NONFINITE, "the loss of model '%s' on this data is not finite",

@@ -34,6 +34,20 @@ void dp_model_dir_close(dp_model_dir *dir);
 /* DIR/name; owner: the caller. */
 dp_status dp_model_dir_file(const dp_model_dir *dir, const char *name, char **out, dp_error *err);
 
+/* ---- state.c: what a checkpoint holds, by name ---- */
+
+/* A view into a dp_model_state: float32 values, or a counter (int64, rank 0). */
+typedef struct dp_state_entry {
+    const char *name;
+    int rank;
+    int64_t shape[4], elements;
+    float *values;
+    int64_t *counter;
+} dp_state_entry;
+
+int dp_state_count(const dp_model *model);
+dp_state_entry dp_state_at(const dp_model *model, const dp_model_state *state, int index);
+
 /* ---- evaluate.c ---- */
 
 /* Evaluates on an engine that exists, through a loader over the data set. */

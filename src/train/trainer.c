@@ -36,7 +36,7 @@ typedef struct trainer {
     const dp_train_observer *observer;
     dp_context *context;
     const dp_model *model;
-    float *weights;
+    dp_model_state *state;
     const dp_dataset *train, *valid;
     dp_engine *engine;
     dp_loader *loader, *valid_loader;
@@ -157,7 +157,7 @@ static dp_status start(trainer *t, dp_error *err)
     if (t->valid)
         DP_TRY(dp_make_loader(t->context, t->valid, c->batch_size, c->workers, false, false, 0,
                               &t->valid_loader, err));
-    DP_TRY(dp_engine_set_weights(t->engine, t->weights, err));
+    DP_TRY(dp_engine_set_state(t->engine, t->state, err));
     DP_TRY(plan_batches(t, err));
     DP_TRY(open_files(t, err));
     dp_train_start s;
@@ -211,7 +211,9 @@ static dp_status run_batch(trainer *t, const dp_batch **batch, dp_error *err)
     const dp_step step = {.batch = {current->samples, current->x, current->y},
                           .lr = t->progress.lr,
                           .loss_scale = 1.0 / (double)c->accumulation_steps,
-                          .update = ends_window(t, current->index)};
+                          .update = ends_window(t, current->index),
+                          .random_step =
+                              (uint32_t)(t->progress.epoch * t->progress.batches + current->index)};
     DP_TRY(dp_engine_begin(t->engine, &step, err));
     t->progress.step += step.update;
     t->stopped = c->max_steps > 0 && t->progress.step >= c->max_steps;
@@ -269,11 +271,11 @@ static dp_status save_checkpoints(trainer *t, int64_t epoch, bool best, dp_error
     char name[64], *path;
     dp_checkpoint_info info;
     describe_data(t, epoch, &info);
-    DP_TRY(dp_engine_get_weights(t->engine, t->weights, err));
+    DP_TRY(dp_engine_get_state(t->engine, t->state, err));
     snprintf(name, sizeof name, "model_epoch_%lld.safetensors", (long long)epoch);
     for (int i = 0; i < 1 + best; i++) {
         DP_TRY(dp_model_dir_file(&t->dir, i == 0 ? name : "model_best.safetensors", &path, err));
-        dp_status status = dp_checkpoint_write(path, t->model, t->weights, &info, err);
+        dp_status status = dp_checkpoint_write(path, t->model, t->state, &info, err);
         dp_free(path);
         DP_TRY(status);
     }
@@ -319,11 +321,11 @@ static dp_status end_run(trainer *t, double seconds, dp_error *err)
     dp_train_summary *s = t->summary;
     s->steps = t->progress.step;
     s->seconds = seconds;
-    DP_TRY(dp_engine_get_weights(t->engine, t->weights, err));
+    DP_TRY(dp_engine_get_state(t->engine, t->state, err));
     if (t->config->save) {
         dp_checkpoint_info info;
         describe_data(t, -1, &info);
-        DP_TRY(dp_checkpoint_write(t->config->save, t->model, t->weights, &info, err));
+        DP_TRY(dp_checkpoint_write(t->config->save, t->model, t->state, &info, err));
     }
     s->devices = dp_engine_devices(t->engine);
     for (int k = 0; k < s->devices; k++) {
@@ -344,7 +346,7 @@ static dp_status run(trainer *t, dp_error *err)
     return end_run(t, dp_now() - began, err);
 }
 
-dp_status dp_train(dp_context *context, const dp_model *model, float *weights, const dp_dataset *train,
+dp_status dp_train(dp_context *context, const dp_model *model, dp_model_state *state, const dp_dataset *train,
                    const dp_dataset *valid, const dp_train_config *config, const dp_train_observer *observer,
                    dp_train_summary *summary, dp_error *err)
 {
@@ -355,7 +357,7 @@ dp_status dp_train(dp_context *context, const dp_model *model, float *weights, c
                  .observer = observer,
                  .context = context,
                  .model = model,
-                 .weights = weights,
+                 .state = state,
                  .train = train,
                  .valid = valid,
                  .dir = {.lock = -1},

@@ -27,44 +27,64 @@ static bool strip_module(const char *name, char out[MAX_NAME])
     return stripped;
 }
 
-static int find_param(const dp_model *model, const char *name)
-{
-    for (int p = 0; p < dp_model_param_count(model); p++)
-        if (strcmp(dp_model_param(model, p)->name, name) == 0)
-            return p;
-    return -1;
-}
-
-/* Which parameter a tensor is for: by its own name, else by its name without "module.". */
-static int match(const dp_model *model, const char *name, bool *stripped)
-{
-    char bare[MAX_NAME];
-    int p = find_param(model, name);
-    *stripped = p < 0 && strip_module(name, bare);
-    return *stripped ? find_param(model, bare) : p;
-}
-
-static bool same_shape(const dp_tensor *t, const dp_param_info *p)
-{
-    if (t->rank != p->rank)
-        return false;
-    for (int i = 0; i < t->rank; i++)
-        if (t->shape[i] != p->shape[i])
-            return false;
-    return true;
-}
-
-static bool is_float(dp_dtype dtype)
-{
-    return dtype == DP_F32 || dtype == DP_F64 || dtype == DP_F16 || dtype == DP_BF16;
-}
-
 /* A list of names for a message: the first few, then how many more. */
 typedef struct name_list {
     char text[700];
     size_t used;
     int count;
 } name_list;
+
+typedef struct loader_state {
+    const dp_model *model;
+    const dp_safetensors *file;
+    dp_model_state *state;
+    int count;                /* of the state's entries */
+    const dp_tensor **source; /* by entry */
+    bool *renamed;            /* by entry: it was found under another program's name */
+    name_list missing, unexpected, misshaped;
+    dp_load_report report;
+} loader_state;
+
+static dp_state_entry entry_at(const loader_state *s, int i)
+{
+    return dp_state_at(s->model, s->state, i);
+}
+
+static int find_entry(const loader_state *s, const char *name)
+{
+    for (int i = 0; i < s->count; i++)
+        if (strcmp(entry_at(s, i).name, name) == 0)
+            return i;
+    return -1;
+}
+
+/* Which entry a tensor is for, -1 for none: by its own name, by its name without "module.", or by that which
+ * the model has for it. */
+static int match(const loader_state *s, const char *name, bool *stripped, bool *renamed)
+{
+    char bare[MAX_NAME], other[MAX_NAME];
+    int i = find_entry(s, name);
+    *renamed = false;
+    *stripped = i < 0 && strip_module(name, bare);
+    if (*stripped)
+        i = find_entry(s, name = bare);
+    if (i < 0 && dp_model_other_name(s->model, name, other, sizeof other)) {
+        i = find_entry(s, other);
+        *renamed = i >= 0;
+    }
+    return i;
+}
+
+static bool fits(const dp_tensor *t, const dp_state_entry *e)
+{
+    bool is_float = t->dtype == DP_F32 || t->dtype == DP_F64 || t->dtype == DP_F16 || t->dtype == DP_BF16;
+    if (t->rank != e->rank || (e->counter ? t->dtype != DP_I64 : !is_float))
+        return false;
+    for (int i = 0; i < t->rank; i++)
+        if (t->shape[i] != e->shape[i])
+            return false;
+    return true;
+}
 
 static void list_name(name_list *list, const char *name, const char *extra)
 {
@@ -94,68 +114,68 @@ static void shape_text(int rank, const int64_t *shape, char *out, size_t size)
         snprintf(out + used, size - used, "]");
 }
 
-typedef struct loader_state {
-    const dp_model *model;
-    const dp_safetensors *file;
-    const dp_tensor **source; /* by parameter */
-    name_list missing, unexpected, misshaped;
-    dp_load_report report;
-} loader_state;
-
-static void note_shape(loader_state *s, const dp_tensor *t, const dp_param_info *p)
+static void note_shape(loader_state *s, const dp_tensor *t, const dp_state_entry *e)
 {
     char have[64], want[64], extra[160];
     shape_text(t->rank, t->shape, have, sizeof have);
-    shape_text(p->rank, p->shape, want, sizeof want);
+    shape_text(e->rank, e->shape, want, sizeof want);
     snprintf(extra, sizeof extra, " is %s %s in the file, %s in the model", dp_dtype_name(t->dtype), have,
              want);
-    list_name(&s->misshaped, p->name, extra);
+    list_name(&s->misshaped, e->name, extra);
 }
 
 static dp_status match_all(loader_state *s, const char *path, dp_error *err)
 {
-    for (int i = 0; i < dp_safetensors_count(s->file); i++) {
-        const dp_tensor *t = dp_safetensors_at(s->file, i);
-        bool stripped;
-        int p = match(s->model, t->name, &stripped);
-        if (p < 0) {
+    for (int k = 0; k < dp_safetensors_count(s->file); k++) {
+        const dp_tensor *t = dp_safetensors_at(s->file, k);
+        bool stripped, renamed;
+        int i = match(s, t->name, &stripped, &renamed);
+        if (i < 0) {
             list_name(&s->unexpected, t->name, "");
             continue;
         }
-        const dp_param_info *info = dp_model_param(s->model, p);
-        if (s->source[p])
+        const dp_state_entry e = entry_at(s, i);
+        if (s->source[i] && renamed)
+            continue; /* the same tensor under its second name */
+        if (s->source[i] && !s->renamed[i])
             return dp_fail(err, DP_ERROR_MISMATCH,
-                           "'%s' holds parameter '%s' twice, with and without \"module.\"", path, info->name);
-        s->source[p] = t;
+                           "'%s' holds parameter '%s' twice, with and without \"module.\"", path, e.name);
+        s->source[i] = t;
+        s->renamed[i] = renamed;
         s->report.stripped += stripped;
-        if (!same_shape(t, info) || !is_float(t->dtype))
-            note_shape(s, t, info);
+        if (!fits(t, &e))
+            note_shape(s, t, &e);
     }
-    for (int p = 0; p < dp_model_param_count(s->model); p++)
-        if (!s->source[p])
-            list_name(&s->missing, dp_model_param(s->model, p)->name, "");
+    for (int i = 0; i < s->count; i++) {
+        const dp_state_entry e = entry_at(s, i);
+        if (!s->source[i] && !e.counter) /* files of before PyTorch 0.4.1 have no counters */
+            list_name(&s->missing, e.name, "");
+    }
     end_list(&s->missing);
     end_list(&s->unexpected);
     end_list(&s->misshaped);
     return DP_OK;
 }
 
-static void copy_fitting(loader_state *s, float *weights)
+static void copy_fitting(loader_state *s)
 {
-    for (int p = 0; p < dp_model_param_count(s->model); p++) {
-        const dp_param_info *info = dp_model_param(s->model, p);
-        const dp_tensor *t = s->source[p];
-        if (!t || !same_shape(t, info) || !is_float(t->dtype)) {
-            s->report.skipped++;
+    for (int i = 0; i < s->count; i++) {
+        const dp_state_entry e = entry_at(s, i);
+        const dp_tensor *t = s->source[i];
+        if (!t || !fits(t, &e)) {
+            s->report.skipped += !e.counter || t;
             continue;
         }
-        for (int64_t i = 0; i < info->elements; i++)
-            weights[info->offset + i] = dp_tensor_float(t, i);
+        if (e.counter)
+            memcpy(e.counter, t->data, sizeof *e.counter);
+        else
+            for (int64_t k = 0; k < e.elements; k++)
+                e.values[k] = dp_tensor_float(t, k);
         s->report.loaded++;
     }
 }
 
-static dp_status load(loader_state *s, const char *path, bool partial, float *weights, dp_error *err)
+static dp_status load(loader_state *s, const char *path, bool partial, dp_error *err)
 {
     DP_TRY(match_all(s, path, err));
     if (!partial && s->missing.count + s->unexpected.count + s->misshaped.count > 0)
@@ -164,25 +184,27 @@ static dp_status load(loader_state *s, const char *path, bool partial, float *we
                        dp_model_name(s->model), s->missing.count ? "; missing key(s): " : "", s->missing.text,
                        s->unexpected.count ? "; unexpected key(s): " : "", s->unexpected.text,
                        s->misshaped.count ? "; size mismatch: " : "", s->misshaped.text);
-    copy_fitting(s, weights);
+    copy_fitting(s);
     if (s->report.loaded == 0)
         return dp_fail(err, DP_ERROR_MISMATCH, "nothing in '%s' fits model '%s'", path,
                        dp_model_name(s->model));
     return DP_OK;
 }
 
-dp_status dp_weights_load(const char *path, const dp_model *model, bool partial, float *weights,
+dp_status dp_weights_load(const char *path, const dp_model *model, bool partial, dp_model_state *state,
                           dp_load_report *report, dp_error *err)
 {
     dp_safetensors *file;
     DP_TRY(dp_safetensors_open(path, &file, err));
-    loader_state s = {.model = model, .file = file};
-    dp_status status =
-        dp_calloc((size_t)dp_model_param_count(model), sizeof(dp_tensor *), "loading", &s.source, err);
+    loader_state s = {.model = model, .file = file, .state = state, .count = dp_state_count(model)};
+    dp_status status = dp_calloc((size_t)s.count, sizeof(dp_tensor *), "loading", &s.source, err);
     if (status == DP_OK)
-        status = load(&s, path, partial, weights, err);
+        status = dp_calloc((size_t)s.count, sizeof *s.renamed, "loading", &s.renamed, err);
+    if (status == DP_OK)
+        status = load(&s, path, partial, err);
     *report = s.report;
     dp_free(s.source);
+    dp_free(s.renamed);
     dp_safetensors_close(file);
     return status;
 }

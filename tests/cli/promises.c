@@ -17,15 +17,18 @@ START_TEST(help_lists_every_option)
         int commands;
     } options[] = {CLI_OPTIONS(ONE)};
 #undef ONE
-    const char *const commands[] = {"train", "eval"};
-    for (int c = 0; c < 2; c++) {
-        const run *r = dptrain("%s --help", commands[c]);
+    static const struct {
+        const char *name;
+        int bit;
+    } commands[] = {{"train", CLI_TRAIN}, {"eval", CLI_EVAL}, {"devices", CLI_DEVICES}};
+    for (size_t c = 0; c < sizeof commands / sizeof *commands; c++) {
+        const run *r = dptrain("%s --help", commands[c].name);
         assert_succeeds(r);
         for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
             char line[64];
             snprintf(line, sizeof line, "%s %s", options[i].name,
                      options[i].argument ? options[i].argument : "");
-            if (options[i].commands & (c == 0 ? CLI_TRAIN : CLI_EVAL))
+            if (options[i].commands & commands[c].bit)
                 assert_contains(r->out, line);
             else
                 assert_lacks(r->out, line);

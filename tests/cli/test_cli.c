@@ -1,4 +1,6 @@
-/* The command line as a user meets it: exit codes, texts, files. */
+/* The command line as a user meets it: exit codes, texts, files. With EMULATED_TOOLS set (to
+ * build/emulated/tools) it is build/emulated/dptrain that is run, and what needs GPUs that is tested. */
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "harness.h"
@@ -7,11 +9,18 @@ int main(void)
 {
     if (!harness_find_program())
         return EXIT_FAILURE;
-    SRunner *runner = srunner_create(usage_suite());
-    srunner_add_suite(runner, train_suite());
-    srunner_add_suite(runner, files_suite());
-    srunner_add_suite(runner, weights_suite());
-    srunner_add_suite(runner, promises_suite());
+    const char *tools = getenv("EMULATED_TOOLS");
+    if (tools && !emulated_tools_found(tools)) {
+        fprintf(stderr, "test_cli: no folder '%s': EMULATED_TOOLS\n", tools);
+        return EXIT_FAILURE;
+    }
+    SRunner *runner = srunner_create(tools ? emulated_suite() : usage_suite());
+    if (!tools) {
+        srunner_add_suite(runner, train_suite());
+        srunner_add_suite(runner, files_suite());
+        srunner_add_suite(runner, weights_suite());
+        srunner_add_suite(runner, promises_suite());
+    }
     srunner_run_all(runner, CK_NORMAL);
     int failed = srunner_ntests_failed(runner);
     srunner_free(runner);

@@ -20,7 +20,6 @@ static const mistake mistakes[] = {
     {"train --batchsize 4", 2, "unknown option '--batchsize'; did you mean '--batch-size'?"},
     {"train --batch_siez=4", 2, "unknown option '--batch-siez'; did you mean '--batch-size'?"},
     {"train --resume auto", 2, "unknown option '--resume'"},
-    {"train --width 64", 2, "unknown option '--width'"},
     {"train --json", 2, "unknown option '--json'"},
     {"eval --model lenet", 2, "unknown option '--model'"},
     {"train 64", 2, "unexpected argument '64'"},
@@ -68,7 +67,8 @@ static const mistake mistakes[] = {
     {"train --conv winograd", 2, "--conv 'winograd'"},
     {"train --split even", 2, "--split 'even'"},
     {"train --model lenett", 2, "unknown model 'lenett'; did you mean 'lenet'?"},
-    {"train --model resnet18", 2, "unknown model 'resnet18'"},
+    {"train --model resnet19", 2, "unknown model 'resnet19'; did you mean 'resnet18'?"},
+    {"train --model-type vgg19", 2, "--model-type 'vgg19' is unknown; did you mean 'vgg16'?"},
     {"train --data mnist", 2, "unknown data 'mnist'"},
     {"train --data synthetic:0", 2, "'synthetic:0'"},
     /* what does not go together, or is of no use */
@@ -78,6 +78,16 @@ static const mistake mistakes[] = {
     {"train --optimizer adamw --momentum 0.5", 2, "--momentum is for sgd"},
     {"train --model lenet --dropout 0.5", 2, "no use for --dropout"},
     {"train --model lenet --hidden 64", 2, "no use for --hidden"},
+    {"train --width 32", 2, "model 'lenet' has no use for --width"},
+    {"train --model resnet18 --filters 16", 2, "no use for --filters"},
+    {"train --model vgg16 --deconv", 2, "no use for --deconv"},
+    {"train --model unet16 --dropout 0.2", 2, "no use for --dropout"},
+    {"train --model lenet --model-type vgg16", 2, "--model-type vgg16 is the model unet16"},
+    {"train --size 32x32", 2, "--size is for synthetic data"},
+    {"train --data synthetic:4 --size 32", 2, "--size '32': height and width"},
+    {"train --data synthetic:4 --size 0x32", 2, "--size '0x32'"},
+    {"train --data synthetic:4 --size 32x32x3", 2, "--size '32x32x3'"},
+    {"train --data synthetic:4 --model unet16 --size 40x64", 2, "nearest sizes are 32x64 and 64x64"},
     {"train --mean 0.5", 2, "--mean and --std go together"},
     {"train --init-partial", 2, "--init-partial needs --init"},
     {"train --freeze a,,b", 2, "--freeze 'a,,b'"},
@@ -96,6 +106,10 @@ static const mistake mistakes[] = {
      "output device 1"},
     {"train --logical-devices 2 --split 1,2,3 --data synthetic:64 --quiet", 2, "3 shares for 2 devices"},
     {"train --logical-devices 2 --split 0,0 --data synthetic:64 --quiet", 2, "share"},
+    {"device", 2, "did you mean 'devices'?"},
+    {"devices --device cuda", 1, "CUDA is not available: "},
+    {"devices --logical-devices 0", 2, "--logical-devices '0'"},
+    {"devices --batch-size 4", 2, "unknown option '--batch-size'"},
     /* files that are not there */
     {"train --data idx:nowhere --quiet", 1, "'nowhere'"},
     {"train --data safetensors:nowhere --quiet", 1, "'nowhere'"},
@@ -161,6 +175,39 @@ START_TEST(help_is_on_stdout_and_fits_a_terminal)
     assert_help(r);
     assert_contains(r->out, "--json");
     assert_lacks(r->out, "--lr ");
+    assert_help(dptrain("devices --help"));
+}
+END_TEST
+
+/* On CPU devices: GPUs are tests/cli/emulated.c's. */
+START_TEST(devices_are_listed_with_their_links)
+{
+    const run *r = dptrain("devices --device cpu --logical-devices 3");
+    assert_succeeds(r);
+    ck_assert_str_eq(r->err, "");
+    assert_contains(r->out, "threads");
+    assert_contains(r->out, "\ncpu:2 ");
+    assert_contains(r->out, "CUDA_VISIBLE_DEVICES");
+    assert_contains(r->out, "peer access");
+    assert_lacks(r->out, "damaged");
+    r = dptrain("devices --device cpu --logical-devices 9 --json");
+    assert_succeeds(r);
+    json_t *list = json_loads(r->out, 0, NULL);
+    ck_assert_msg(list != NULL, "no JSON: %s", r->out);
+    ck_assert_str_eq(string_of(list, "backend"), "cpu");
+    ck_assert_uint_eq(json_array_size(json_object_get(list, "devices")), 9);
+    const json_t *last = at(json_object_get(list, "devices"), 8), *links = json_object_get(list, "links");
+    ck_assert_str_eq(string_of(last, "device"), "cpu:8");
+    ck_assert(number_of(last, "threads") >= 1);
+    ck_assert(number_of(last, "free_memory_bytes") <= number_of(last, "memory_bytes"));
+    ck_assert(json_is_null(json_object_get(last, "uuid")));
+    ck_assert_uint_eq(json_array_size(links), 9 * 8);
+    for (int i = 0; i < 9 * 8; i++) {
+        ck_assert(json_is_true(json_object_get(at(links, i), "intact")));
+        ck_assert(json_is_true(json_object_get(at(links, i), "peer_access")));
+        ck_assert(number_of(at(links, i), "gb_per_second") > 0);
+    }
+    json_decref(list);
 }
 END_TEST
 
@@ -171,7 +218,9 @@ START_TEST(version_and_models_are_listed)
     ck_assert_int_eq(strncmp(r->out, "dptrain ", 8), 0);
     r = dptrain("train --model list");
     assert_succeeds(r);
-    ck_assert_str_eq(r->out, "linear\nmlp\nlenet\n");
+    ck_assert_str_eq(r->out, "linear\nmlp\nlenet\nresnet18\nresnet34\nresnet50\nresnet101\nresnet18_cifar\n"
+                             "resnet34_cifar\nresnet50_cifar\nresnet101_cifar\nvgg16\nunet16\nunet_resnet34\n"
+                             "unet_resnet101\n");
 }
 END_TEST
 
@@ -197,6 +246,7 @@ Suite *usage_suite(void)
     tcase_add_test(c, a_message_is_one_line_whatever_was_typed);
     tcase_add_test(c, the_environment_is_checked_too);
     tcase_add_test(c, help_is_on_stdout_and_fits_a_terminal);
+    tcase_add_test(c, devices_are_listed_with_their_links);
     tcase_add_test(c, version_and_models_are_listed);
     tcase_add_test(c, a_result_that_cannot_be_written_is_an_error);
     suite_add_tcase(s, c);

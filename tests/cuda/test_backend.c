@@ -1,5 +1,6 @@
-/* The CUDA backend's devices, memory and messages, on the emulation (the real runtime offers no several GPUs
- * and no failing calls to order). Each test is a process of its own, so each may set up its own machine. */
+/* The CUDA backend's devices, memory and messages. Linked with the emulation, all of it: several GPUs and
+ * failing calls can be ordered there alone. Linked with the real runtime, what holds on any machine with a
+ * GPU. Each test is a process of its own, so each may set up its own machine. */
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -289,13 +290,102 @@ START_TEST(planning_goes_on_after_refusals)
 }
 END_TEST
 
-int main(void)
+/* ---- on any machine with a GPU, emulated or not ---- */
+
+START_TEST(devices_of_this_machine)
 {
-    Suite *s = suite_create("CUDA backend");
-    TCase *t = tcase_create("backend");
+    dp_backend *backend = open_gpus("2", 0);
+    int gpus = backend->device_count;
+    ck_assert_int_ge(gpus, 1);
+    backend->call->close(backend);
+    backend = open_gpus("2", gpus + 1);
+    ck_assert_int_eq(backend->device_count, gpus + 1);
+    for (int i = 0; i <= gpus; i++) {
+        const dp_device_properties *p = &backend->devices[i].properties;
+        unsigned domain, bus, slot;
+        uint64_t available;
+        ck_assert_str_ne(p->name, "");
+        ck_assert_int_eq(sscanf(p->bus_id, "%8x:%2x:%2x.0", &domain, &bus, &slot), 3);
+        ck_assert_uint_eq(strlen(p->uuid), strlen("GPU-00000000-0000-0000-0000-000000000000"));
+        ck_assert_int_eq(p->physical, i % gpus);
+        ck_assert_int_gt(p->multiprocessors, 0);
+        if (backend->call->free_bytes(&backend->devices[i], &available))
+            ck_assert_uint_le(available, p->memory_bytes);
+    }
+    ck_assert_str_eq(backend->devices[0].properties.uuid, backend->devices[gpus].properties.uuid);
+    visit_device(&backend->devices[gpus]);
+    backend->call->close(backend);
+}
+END_TEST
+
+START_TEST(every_kind_of_call_works)
+{
+    dp_error err = {0};
+    dp_backend *backend = open_gpus("2", 2);
+    ck_assert_msg(touch_everything(&backend->devices[1], &err) == DP_OK, "%s", err.message);
+}
+END_TEST
+
+enum { WORDS = 1 << 20 };
+
+/* Host memory to one device, by the other back to the host; timed on the way. */
+static dp_status carry(dp_device *from, dp_device *to, uint32_t *host, dp_error *err)
+{
+    const size_t bytes = WORDS * sizeof *host;
+    dp_stream stream;
+    dp_event start, end;
+    uint32_t *sent, *received;
+    double seconds;
+    DP_TRY(dp_device_enter(from, err));
+    DP_TRY(dp_memory_alloc(from, DP_MEM_INPUTS, bytes, &sent, err));
+    DP_TRY(dp_stream_create(from, "send", &stream, err));
+    DP_TRY(dp_copy(&stream, from, sent, NULL, host, bytes, err));
+    DP_TRY(dp_stream_synchronize(&stream, err));
+    memset(host, 0, bytes);
+    DP_TRY(dp_device_enter(to, err));
+    DP_TRY(dp_memory_alloc(to, DP_MEM_INPUTS, bytes, &received, err));
+    DP_TRY(dp_stream_create(to, "receive", &stream, err));
+    DP_TRY(dp_event_create(to, &start, err));
+    DP_TRY(dp_event_create(to, &end, err));
+    to->backend->call->peer_readable(to, from);
+    DP_TRY(dp_event_record(&start, &stream, err));
+    DP_TRY(dp_copy(&stream, to, received, from, sent, bytes, err));
+    DP_TRY(dp_event_record(&end, &stream, err));
+    DP_TRY(dp_copy(&stream, NULL, host, to, received, bytes, err));
+    DP_TRY(dp_stream_synchronize(&stream, err));
+    DP_TRY(dp_event_elapsed(&start, &end, &seconds, err));
+    return seconds >= 0 ? DP_OK : dp_fail(err, DP_ERROR_INTERNAL, "a copy took %g s", seconds);
+}
+
+START_TEST(what_devices_send_arrives)
+{
+    dp_error err = {0};
+    dp_backend *backend = open_gpus("2", 0);
+    int gpus = backend->device_count;
+    backend->call->close(backend);
+    backend = open_gpus("2", gpus + 1); /* the last one is on the GPU of the first */
+    uint32_t *host = malloc(WORDS * sizeof *host);
+    ck_assert_ptr_nonnull(host);
+    for (int to = 1; to <= gpus; to++) {
+        for (uint32_t i = 0; i < WORDS; i++)
+            host[i] = i * 2654435761u + (uint32_t)to;
+        ck_assert_msg(carry(&backend->devices[0], &backend->devices[to], host, &err) == DP_OK, "%s",
+                      err.message);
+        for (uint32_t i = 0; i < WORDS; i++)
+            ck_assert_uint_eq(host[i], i * 2654435761u + (uint32_t)to);
+    }
+    free(host);
+}
+END_TEST
+
+/* There in the emulation alone. */
+int emulation_context_count(int physical_gpu) __attribute__((weak));
+
+static void add_emulated_tests(Suite *s)
+{
+    TCase *t = tcase_create("emulated machines");
     tcase_set_timeout(t, 60);
     tcase_add_test(t, no_gpu_is_said_in_one_line);
-    tcase_add_test(t, impossible_numbers_of_devices);
     tcase_add_test(t, devices_are_dealt_round_robin);
     tcase_add_test(t, other_gpus_get_no_context);
     tcase_add_test(t, peers_as_the_hardware_has_them);
@@ -303,6 +393,20 @@ int main(void)
     tcase_add_test(t, nothing_fails_without_faults);
     tcase_add_loop_test(t, planning_goes_on_after_refusals, 0, 2);
     suite_add_tcase(s, t);
+}
+
+int main(void)
+{
+    Suite *s = suite_create("CUDA backend");
+    TCase *t = tcase_create("any machine");
+    tcase_set_timeout(t, 60);
+    tcase_add_test(t, impossible_numbers_of_devices);
+    tcase_add_test(t, devices_of_this_machine);
+    tcase_add_test(t, every_kind_of_call_works);
+    tcase_add_test(t, what_devices_send_arrives);
+    suite_add_tcase(s, t);
+    if (emulation_context_count)
+        add_emulated_tests(s);
     SRunner *runner = srunner_create(s);
     srunner_run_all(runner, CK_NORMAL);
     int failed = srunner_ntests_failed(runner);

@@ -6,6 +6,7 @@
 #   EMULATION_LIB                   the emulation, in place of -lcudart -lcublas -lcudnn
 #   EMULATION_LDLIBS                what to link behind it
 #   EMULATION_SHARED_LDFLAGS        and how, if the result is a shared object
+#   EMULATION_TOOLS                 shared objects that stand in for NVML and for a profiler
 #   EMULATION_KERNEL_OBJECTS        cuda/kernels/*.cu compiled by g++ on it
 #   CUDA_INCLUDES                   flags for C files that include CUDA's headers
 # and the same with EMULATION_TSAN_KERNEL_OBJECTS and EMULATION_TSAN_FLAGS for a program under ThreadSanitizer (the
@@ -64,6 +65,17 @@ $(EMULATION_BUILD)/kernels/%.o: cuda/kernels/%.cu $(EMULATION_DIR)/emulation.h
 $(EMULATION_BUILD)/tsan/kernels/%.o: cuda/kernels/%.cu $(EMULATION_DIR)/emulation.h
 	@mkdir -p $(@D)
 	$(CXX) $(EMULATION_TSAN_FLAGS) $(EMULATION_CUFLAGS) $(CUDA_INCLUDES) -c $< -o $@
+
+# ---- what a driver and a profiler bring, for tests: see the files
+
+EMULATION_TOOLS := $(BUILD)/emulated/tools/libnvidia-ml.so.1 $(BUILD)/emulated/tools/libnvtx_recorder.so
+EMULATION_TOOL_CFLAGS := -std=c17 -D_GNU_SOURCE -O1 -g -fPIC -shared -Wall -Wextra -Wno-cast-function-type
+
+$(BUILD)/emulated/tools/libnvidia-ml.so.1: $(EMULATION_DIR)/nvml.c
+$(BUILD)/emulated/tools/libnvtx_recorder.so: $(EMULATION_DIR)/nvtx_recorder.c
+$(EMULATION_TOOLS):
+	@mkdir -p $(@D)
+	$(CC) $(EMULATION_TOOL_CFLAGS) $(CUDA_INCLUDES) $< -o $@
 
 # ---- the emulation's own tests
 

@@ -122,7 +122,8 @@ cudaError_t enter(const char *function, Gpu **gpu)
 static void fill_properties(cudaDeviceProp *properties, const Gpu *gpu)
 {
     memset(properties, 0, sizeof *properties);
-    snprintf(properties->name, sizeof properties->name, "Emulated GPU %d", gpu->physical);
+    snprintf(properties->name, sizeof properties->name, "Emulated GPU %d (times prove nothing)",
+             gpu->physical);
     properties->uuid = uuid_bytes(gpu->physical);
     properties->totalGlobalMem = settings().memory[gpu->physical];
     properties->multiProcessorCount = settings().multiprocessors[gpu->physical];

@@ -127,14 +127,20 @@ Gpu *stream_gpu(cudaStream_t stream)
     return stream->gpu;
 }
 
-static void append(CUstream_st *stream, Operation *operation)
+// With the mutex held.
+static void append_held(CUstream_st *stream, Operation *operation)
 {
-    happens_before(operation);
-    Guard guard(runtime().mutex);
     *stream->last = operation;
     stream->last = &operation->next;
     stream->pending++;
     stream->work_arrived.notify_all();
+}
+
+static void append(CUstream_st *stream, Operation *operation)
+{
+    happens_before(operation);
+    Guard guard(runtime().mutex);
+    append_held(stream, operation);
 }
 
 void enqueue(cudaStream_t stream, std::function<void()> work)
@@ -172,17 +178,16 @@ void synchronize(cudaStream_t stream)
     wait_for(ticket);
 }
 
+// Under one lock, as another thread may destroy a stream meanwhile: what is queued before that still runs.
 void synchronize_all(Gpu *gpu)
 {
     std::vector<std::shared_ptr<Ticket>> tickets;
-    std::set<CUstream_st *> streams;
     {
         Guard guard(runtime().mutex);
-        streams = gpu->streams;
-    }
-    for (CUstream_st *stream : streams) {
-        tickets.push_back(make_ticket());
-        enqueue_completion(stream, tickets.back());
+        for (CUstream_st *stream : gpu->streams) {
+            tickets.push_back(std::make_shared<Ticket>());
+            append_held(stream, new Operation{nullptr, tickets.back()});
+        }
     }
     for (const auto &ticket : tickets)
         wait_for(ticket);

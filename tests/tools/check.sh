@@ -77,25 +77,46 @@ have() { # have STEP TOOL: skips the step, visibly, where the tool is missing
     return 1
 }
 
+have_cuda() { # have_cuda STEP: skips the step, visibly, where the CUDA backend cannot be built
+    local report
+    report=$("$MAKE" --no-print-directory BUILD="$base" cuda-report)
+    [[ $report == 'CUDA: yes'* ]] && return
+    skip "$1" "${report#CUDA: no }"
+    return 1
+}
+
 # cuda DIR: the CUDA backend with the real tools and libraries, which no GPU is needed for, then on emulated GPUs.
 cuda() {
-    local report
-    report=$("$MAKE" --no-print-directory BUILD="$1" cuda-report)
-    if [[ $report != 'CUDA: yes'* ]]; then
-        skip 'CUDA backend' "${report#CUDA: no }"
-        return
-    fi
-    local emulated=(env DPTRAIN_EMULATED_GPUS=4 "DPTRAIN_EMULATED_SEED=1")
-    task 'build, CUDA, warnings are errors' 900 "$MAKE" -j"$(nproc)" --no-print-directory BUILD="$1" WERROR=1 \
-        CUDA_ARCH='75 90' cuda emulated "$1/tests/deviceless_plans" "$1/tests/test_ops_cuda_emulated" \
-        "$1/tests/test_backend_cuda_emulated" || return
+    have_cuda 'CUDA backend' || return
+    local settings=(--no-print-directory BUILD="$1" WERROR=1 CUDA_ARCH='75 90')
+    # What needs a GPU to run is built and linked all the same.
+    task 'build, CUDA, warnings are errors' 900 "$MAKE" -j"$(nproc)" "${settings[@]}" cuda emulated \
+        "$1/tests/"{deviceless_plans,test_ops_cuda,test_backend_cuda,test_ops_cuda_emulated,test_backend_cuda_emulated} \
+        "$1/tests/test_engine_cuda_emulated" || return
     task 'convolutions planned by cuDNN without a GPU' 300 "$1/tests/deviceless_plans" tests/cuda/devices/*.json
     task 'a machine without a GPU' 60 tests/tools/test_no_gpu.sh "$1/dptrain"
     tests 'the CUDA emulation' 300 "$MAKE" --no-print-directory BUILD="$1" emulation-check
-    tests 'CUDA backend, emulated GPUs' 300 "$1/tests/test_backend_cuda_emulated"
-    tests 'operations, emulated GPUs' 600 "${emulated[@]}" "$1/tests/test_ops_cuda_emulated"
-    tests 'parity, emulated GPUs' 600 env DPTRAIN_EMULATED_GPUS=8 "$PYTHON" tests/parity/parity.py --device cuda \
-        --only "$built" "$1/emulated/dptrain" tests/parity/cases
+    tests 'engine held up, emulated GPUs' 300 "$1/tests/test_engine_cuda_emulated"
+    tests 'make gpu-check, emulated GPUs' 1200 env DPTRAIN_EMULATED_GPUS=8 DPTRAIN_EMULATED_SEED=1 CASES="$built" \
+        "$MAKE" "${settings[@]}" EMULATED=1 gpu-check
+    tests 'command line, emulated GPUs' 300 env DPTRAIN="$1/emulated/dptrain" EMULATED_TOOLS="$1/emulated/tools" \
+        "$1/tests/test_cli"
+}
+
+# cuda_tsan DIR SEED...: the engine's hand-overs on emulated GPUs, whose streams are threads that ThreadSanitizer sees
+# ordered by events alone.
+cuda_tsan() {
+    local seed name dir=$1
+    shift
+    have_cuda 'engine, emulated GPUs, TSan' || return
+    task 'build, emulated GPUs, TSan' 900 "$MAKE" -j"$(nproc)" --no-print-directory BUILD="$dir" SANITIZE=thread \
+        CFLAGS='-g -O1' "$dir/emulated/test_engine" "$dir/emulated/test_engine_backend" || return
+    for seed; do
+        for name in test_engine test_engine_backend; do
+            tests "$name, emulated GPUs, TSan, seed $seed" 300 "${tsan[@]}" CK_RUN_CASE=ordering DPTRAIN_EMULATED_GPUS=3 \
+                DPTRAIN_EMULATED_DELAY_US=200 DPTRAIN_EMULATED_SEED="$seed" "$dir/emulated/$name" cuda
+        done
+    done
 }
 
 quick() {
@@ -133,6 +154,7 @@ check() {
     fi
     if build 'build, TSan' "$base/tsan" SANITIZE=thread CFLAGS='-g -O1'; then
         unit_tests ', TSan' "$base/tsan" "${tsan[@]}"
+        cuda_tsan "$base/tsan" 1 2
     fi
 }
 
@@ -142,6 +164,7 @@ check_long() {
     [ ! -x "$plans" ] ||
         task 'more convolutions planned by cuDNN' 600 "$plans" --more tests/cuda/devices/*.json
     ops ', TSan' "$base/tsan" "${tsan[@]}"
+    cuda_tsan "$base/tsan" {3..20}
     for round in 1 2 3 4 5; do
         unit_tests ", repeat $round" "$base/check"
         unit_tests ", TSan, repeat $round" "$base/tsan" "${tsan[@]}"

@@ -51,7 +51,8 @@ task() {
     fi
 }
 
-# tests NAME SECONDS COMMAND...: a command that says how many tests it ran, as Check's programs and parity.py do. One
+# tests NAME SECONDS COMMAND...: a command that says how many tests it ran, as Check's programs, parity.py and scripts like
+# this do. One
 # that ran none has failed, and so has one that ends badly though all that it counted passed.
 tests() {
     local ran=0 bad=0 line
@@ -63,6 +64,12 @@ tests() {
         elif [[ $line =~ ^([0-9]+)\ of\ ([0-9]+)\ cases\ match ]]; then
             ran=$((ran + BASH_REMATCH[2]))
             bad=$((bad + BASH_REMATCH[2] - BASH_REMATCH[1]))
+        elif [[ $line =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed,\ ([0-9]+)\ skipped$ ]]; then
+            ran=$((ran + BASH_REMATCH[1] + BASH_REMATCH[2]))
+            bad=$((bad + BASH_REMATCH[2]))
+            skipped=$((skipped + BASH_REMATCH[3]))
+        elif [[ $line == 'skip  '* ]]; then
+            echo "$line"
         fi
     done <"$log"
     [ "$ran" -gt 0 ] || echo "no test was run" >>"$log"

@@ -2,6 +2,7 @@
 # test_no_gpu.sh PROGRAM: a program with a real CUDA backend on a machine without a GPU falls back, or says why not.
 set -u
 program=$(realpath "$1") || exit 2
+gpu_check=$(realpath "$(dirname "$0")/gpu_check.sh") || exit 2
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 cd "$tmp" || exit 2
@@ -23,6 +24,12 @@ if command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1; then
 else
     expect 0 'using CPU devices: no usable GPU' --device auto --model-dir a
     expect 1 'dptrain: error: CUDA is not available: no usable GPU' --device cuda --model-dir b
+    out=$("$gpu_check" 2>&1)
+    status=$?
+    if [ "$status" -ne 1 ] || [[ $out != 'gpu-check: there is no NVIDIA GPU here'* || $out == *$'\n'* ]]; then
+        echo "FAILED: gpu-check gave exit $status (want 1) or not one line: $out"
+        bad=1
+    fi
 fi
 mkdir alone && cp "$program" alone/
 program=$tmp/alone/$(basename "$program")

@@ -32,6 +32,8 @@ expect 'a bad end after passed checks has failed' 1 '7 passed, 1 failed, 0 skipp
     'tests a 5 sh -c "echo 100%: Checks: 7, Failures: 0, Errors: 0; exit 9"'
 expect 'parity cases count' 1 '5 passed, 2 failed, 0 skipped' 'exit 1' \
     'tests a 5 sh -c "echo 5 of 7 cases match \(cpu\); exit 1"'
+expect 'a script of steps counts as what it counted' 1 '3 passed, 2 failed, 1 skipped' 'skip  c' \
+    'tests a 5 bash -c ". tests/tools/steps.sh; task b 5 true; task b 5 true; task b 5 true; task d 5 false; task d 5 false; skip c why; closing"'
 expect 'no checks have failed' 1 '1 passed, 1 failed, 0 skipped' 'no test was run' \
     'task a 5 true; tests b 5 echo "100%: Checks: 0, Failures: 0, Errors: 0"'
 expect 'a program that says nothing has failed' 1 '1 passed, 1 failed, 0 skipped' 'no test was run' \

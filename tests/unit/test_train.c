@@ -111,8 +111,8 @@ static void open_run(run *r, int devices, double valid_split)
 
 static dp_status train(run *r, const dp_train_observer *observer)
 {
-    return dp_train(r->context, r->model, r->weights, r->train, r->valid, &r->config, observer, &r->summary,
-                    &err);
+    return dp_train(r->context, r->model, &(dp_model_state){.weights = r->weights}, r->train, r->valid,
+                    &r->config, observer, &r->summary, &err);
 }
 
 static void close_run(run *r)
@@ -273,7 +273,8 @@ START_TEST(evaluation_is_the_mean_over_all_samples)
             for (int i = 0; i < WEIGHTS; i++)
                 want.w[i] = (double)r.weights[i];
             dp_evaluation e;
-            OK(dp_evaluate(r.context, r.model, r.weights, r.train, &r.config.engine, batch, 1, &e, &err));
+            OK(dp_evaluate(r.context, r.model, &(dp_model_state){.weights = r.weights}, r.train,
+                           &r.config.engine, batch, 1, &e, &err));
             ck_assert_int_eq(e.samples, SAMPLES);
             ck_assert(!e.has_accuracy);
             ck_assert_double_eq_tol(e.loss, accumulate(&want, 0, SAMPLES, 1), 1e-6);
@@ -444,9 +445,9 @@ START_TEST(the_result_is_what_was_saved)
     r.config.save = scratch("final");
     OK(train(&r, NULL));
     dp_load_report report;
-    OK(dp_weights_load(scratch("final"), r.model, false, saved, &report, &err));
-    OK(dp_weights_load(scratch("model/model_epoch_1.safetensors"), r.model, false, checkpoint, &report,
-                       &err));
+    OK(dp_weights_load(scratch("final"), r.model, false, &(dp_model_state){.weights = saved}, &report, &err));
+    OK(dp_weights_load(scratch("model/model_epoch_1.safetensors"), r.model, false,
+                       &(dp_model_state){.weights = checkpoint}, &report, &err));
     ck_assert_int_eq(memcmp(saved, r.weights, sizeof saved), 0);
     ck_assert_int_eq(memcmp(checkpoint, r.weights, sizeof checkpoint), 0);
     dp_model *model;
@@ -505,7 +506,8 @@ START_TEST(what_is_not_finite_is_named_and_spoils_no_checkpoint)
     assert_says("cpu:0");
     ck_assert(!dp_file_exists(scratch("model/model_epoch_1.safetensors")));
     dp_load_report report;
-    OK(dp_weights_load(scratch("model/model_epoch_0.safetensors"), r.model, false, r.weights, &report, &err));
+    OK(dp_weights_load(scratch("model/model_epoch_0.safetensors"), r.model, false,
+                       &(dp_model_state){.weights = r.weights}, &report, &err));
     for (int i = 0; i < WEIGHTS; i++)
         ck_assert(isfinite(r.weights[i]));
     /* the directory is free again */
@@ -530,7 +532,7 @@ START_TEST(a_checkpoint_says_what_it_was_told)
                                      .data_seed = UINT64_MAX,
                                      .valid_split = 1.0 / 3,
                                      .epoch = 41};
-    OK(dp_checkpoint_write(scratch("w"), model, weights, &info, &err));
+    OK(dp_checkpoint_write(scratch("w"), model, &(dp_model_state){.weights = (float *)weights}, &info, &err));
     dp_checkpoint_info got;
     OK(dp_checkpoint_open(scratch("w"), &read, &got, &err));
     ck_assert_int_eq(got.criterion, info.criterion);
@@ -544,7 +546,7 @@ START_TEST(a_checkpoint_says_what_it_was_told)
     ck_assert_str_eq(dp_model_description(read), dp_model_description(model));
     float back[8];
     dp_load_report report;
-    OK(dp_weights_load(scratch("w"), read, false, back, &report, &err));
+    OK(dp_weights_load(scratch("w"), read, false, &(dp_model_state){.weights = back}, &report, &err));
     ck_assert_int_eq(memcmp(back, weights, sizeof back), 0);
     ck_assert(report.loaded == 2 && report.stripped == 0 && report.skipped == 0);
     dp_model_free(model);
@@ -633,7 +635,8 @@ static dp_status load(const dp_tensor *tensors, int count, bool partial, float o
     dp_model *model = linear_model(3, 2);
     for (int i = 0; i < 8; i++)
         out[i] = -1;
-    dp_status status = dp_weights_load(write_tensors("w", tensors, count), model, partial, out, report, &err);
+    dp_status status = dp_weights_load(write_tensors("w", tensors, count), model, partial,
+                                       &(dp_model_state){.weights = out}, report, &err);
     dp_model_free(model);
     return status;
 }
@@ -674,7 +677,8 @@ START_TEST(module_is_stripped_after_a_dot_too)
     float out[11];
     ck_assert_int_eq(dp_model_elements(model), 11);
     dp_load_report report;
-    OK(dp_weights_load(write_tensors("w", tensors, 4), model, false, out, &report, &err));
+    OK(dp_weights_load(write_tensors("w", tensors, 4), model, false, &(dp_model_state){.weights = out},
+                       &report, &err));
     ck_assert(report.loaded == 4 && report.stripped == 2 && report.skipped == 0);
     ck_assert(out[5] == 6 && out[7] == 8);
     dp_model_free(model);

@@ -1,6 +1,8 @@
 /* Order within a stream, order between streams by events alone, and what the host may conclude. */
 #include "support.h"
 
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 
 enum { N = 1000, ROUNDS = 20 };
@@ -147,6 +149,39 @@ START_TEST(devices_do_not_mix)
 }
 END_TEST
 
+static _Atomic bool churning;
+
+static void *churn(void *unused)
+{
+    (void)unused;
+    while (churning) {
+        cudaStream_t stream = make_stream(0);
+        CUDA_OK(cudaStreamDestroy(stream));
+    }
+    return NULL;
+}
+
+/* Another thread makes and destroys streams of the GPU all the while. */
+START_TEST(a_device_can_be_waited_for_while_streams_go)
+{
+    use_gpus("1");
+    pthread_t thread;
+    cudaStream_t kept = make_stream(0);
+    float *x = device_floats(1), got = 0;
+    churning = true;
+    ck_assert_int_eq(pthread_create(&thread, NULL, churn, NULL), 0);
+    for (int i = 1; i <= 2000; i++) {
+        CUDA_OK(launch_slow_write(kept, x, (float)i, 1));
+        CUDA_OK(cudaDeviceSynchronize());
+        CUDA_OK(cudaStreamQuery(kept));
+    }
+    churning = false;
+    pthread_join(thread, NULL);
+    to_host(kept, &got, x, 1);
+    ck_assert_float_eq(got, 2000);
+}
+END_TEST
+
 static void default_stream(void)
 {
     use_gpus("1");
@@ -199,6 +234,7 @@ TCase *stream_tests(void)
     tcase_add_test(tests, streams_tell_whether_they_are_done);
     tcase_add_test(tests, events_measure_time);
     tcase_add_test(tests, devices_do_not_mix);
+    tcase_add_test(tests, a_device_can_be_waited_for_while_streams_go);
     tcase_add_test(tests, refused_by_policy);
     return tests;
 }

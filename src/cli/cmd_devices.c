@@ -1,0 +1,184 @@
+/* The devices of this machine, and what the links between them carry. */
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/text.h"
+#include "cli/cli.h"
+
+typedef struct listing {
+    dp_context *context;
+    int count;
+    bool cuda;
+    dp_device_info info[DP_ENGINE_MAX_DEVICES];
+    bool knows_free[DP_ENGINE_MAX_DEVICES];
+    uint64_t free_bytes[DP_ENGINE_MAX_DEVICES];
+    dp_link *links; /* [from * count + to] */
+} listing;
+
+static const dp_link *link_between(const listing *l, int from, int to)
+{
+    return &l->links[from * l->count + to];
+}
+
+static dp_status look(listing *l, dp_error *err)
+{
+    size_t count = (size_t)l->count;
+    for (int k = 0; k < l->count; k++) {
+        DP_TRY(dp_context_device(l->context, k, &l->info[k], err));
+        /* Before the links are measured: the contexts and memory that takes are not counted. */
+        l->knows_free[k] = dp_context_free_memory(l->context, k, &l->free_bytes[k]);
+    }
+    DP_TRY(dp_calloc(count * count, sizeof *l->links, "the links", &l->links, err));
+    return dp_context_measure_links(l->context, l->links, err);
+}
+
+/* ---- for people ---- */
+
+static void print_table(const listing *l)
+{
+    int width = 4;
+    for (int k = 0; k < l->count; k++)
+        if ((int)strlen(l->info[k].name) > width)
+            width = (int)strlen(l->info[k].name);
+    printf("%-8s %-*s %7s %9s %9s%s\n", "device", width, "name", l->cuda ? "SMs" : "threads", "memory",
+           "free", l->cuda ? "  PCI bus id       UUID" : "");
+    for (int k = 0; k < l->count; k++) {
+        const dp_device_info *d = &l->info[k];
+        char memory[32], available[32] = "unknown";
+        if (l->knows_free[k])
+            dp_format_bytes(l->free_bytes[k], available, sizeof available);
+        printf("%-8s %-*s %7d %9s %9s", d->label, width, d->name, d->multiprocessors,
+               dp_format_bytes(d->memory_bytes, memory, sizeof memory), available);
+        if (l->cuda)
+            printf("  %-16s %s", d->bus_id, d->uuid);
+        printf("\n");
+    }
+}
+
+static void print_link(const dp_link *link)
+{
+    char cell[32], rate[16] = "damaged";
+    if (link->intact)
+        snprintf(rate, sizeof rate, "%.1f", link->bytes_per_second / 1e9);
+    snprintf(cell, sizeof cell, "%s %s", link->peer_access ? "yes" : "no", rate);
+    printf(" %11s", cell);
+}
+
+static void print_links(const listing *l)
+{
+    bool damaged = false;
+    if (l->count == 1) {
+        printf("\none device: there are no links\n");
+        return;
+    }
+    printf("\npeer access, and copies in GB/s, from the device on the left:\n%-8s", "");
+    for (int to = 0; to < l->count; to++)
+        printf(" %11s", l->info[to].label);
+    for (int from = 0; from < l->count; from++) {
+        printf("\n%-8s", l->info[from].label);
+        for (int to = 0; to < l->count; to++)
+            if (to == from)
+                printf(" %11s", "-");
+            else {
+                print_link(link_between(l, from, to));
+                damaged |= !link_between(l, from, to)->intact;
+            }
+    }
+    printf("\n");
+    if (damaged)
+        printf("damaged: what arrived is not what was sent; do not train over this link\n");
+}
+
+static void print_text(const listing *l)
+{
+    bool shared = false;
+    for (int k = 0; k < l->count; k++)
+        shared |= l->info[k].shares_hardware;
+    print_table(l);
+    cli_print_variables(stdout);
+    print_links(l);
+    if (shared)
+        printf("devices share hardware: the mechanics are real, the speed proves nothing\n");
+}
+
+/* ---- for programs ---- */
+
+static json_t *text_or_null(const char *text)
+{
+    return text && *text ? json_string(text) : json_null();
+}
+
+static json_t *device_json(const listing *l, int k)
+{
+    const dp_device_info *d = &l->info[k];
+    return json_pack("{s:s, s:i, s:s, s:o, s:o, s:I, s:o, s:i, s:b}", "device", d->label, "id", d->id, "name",
+                     d->name, "bus_id", text_or_null(d->bus_id), "uuid", text_or_null(d->uuid),
+                     "memory_bytes", (json_int_t)d->memory_bytes, "free_memory_bytes",
+                     l->knows_free[k] ? json_integer((json_int_t)l->free_bytes[k]) : json_null(),
+                     l->cuda ? "multiprocessors" : "threads", d->multiprocessors, "shares_hardware",
+                     d->shares_hardware);
+}
+
+static json_t *link_json(const listing *l, int from, int to)
+{
+    const dp_link *link = link_between(l, from, to);
+    return json_pack("{s:s, s:s, s:b, s:b, s:b, s:f}", "from", l->info[from].label, "to", l->info[to].label,
+                     "same_hardware", link->same_hardware, "peer_access", link->peer_access, "intact",
+                     link->intact, "gb_per_second", link->bytes_per_second / 1e9);
+}
+
+static dp_status print_json(const listing *l, dp_error *err)
+{
+    json_t *devices = json_array(), *links = json_array(), *variables = json_object();
+    bool good = devices && links && variables;
+    for (int i = 0; i < 2 && good; i++) {
+        const char *value = getenv(cli_cuda_variables[i]);
+        good = json_object_set_new(variables, cli_cuda_variables[i],
+                                   value ? json_string(value) : json_null()) == 0;
+    }
+    for (int k = 0; k < l->count && good; k++)
+        good = json_array_append_new(devices, device_json(l, k)) == 0;
+    for (int from = 0; from < l->count; from++)
+        for (int to = 0; to < l->count && good; to++)
+            good = from == to || json_array_append_new(links, link_json(l, from, to)) == 0;
+    json_t *json = json_pack("{s:s, s:o, s:o, s:o}", "backend", dp_context_backend_name(l->context),
+                             "environment", variables, "devices", devices, "links", links);
+    good = good && json && json_dumpf(json, stdout, JSON_REAL_PRECISION(6) | JSON_INDENT(1)) == 0;
+    json_decref(json);
+    printf("\n");
+    return good ? DP_OK : dp_fail(err, DP_ERROR_MEMORY, "cannot write the list of devices as JSON");
+}
+
+static dp_status list(listing *l, const cli_options *o, dp_error *err)
+{
+    int ids[DP_ENGINE_MAX_DEVICES];
+    dp_engine_config config = dp_engine_defaults();
+    DP_TRY(cli_open_devices(o, &l->context, ids, &config, err));
+    l->count = config.device_count;
+    l->cuda = strcmp(dp_context_backend_name(l->context), "cuda") == 0;
+    if (dp_context_choice(l->context))
+        fprintf(stderr, "%s\n", dp_context_choice(l->context));
+    DP_TRY(look(l, err));
+    if (cli_given(o, OPT_JSON))
+        return print_json(l, err);
+    print_text(l);
+    return DP_OK;
+}
+
+dp_status cli_devices(int argc, char **argv, dp_error *err)
+{
+    cli_options options;
+    DP_TRY(cli_parse(CLI_DEVICES, argc - 2, argv + 2, &options, err));
+    if (cli_given(&options, OPT_HELP)) {
+        cli_print_help(CLI_DEVICES);
+        return DP_OK;
+    }
+    listing l = {0};
+    dp_status status = list(&l, &options, err);
+    dp_free(l.links);
+    dp_context_close(l.context);
+    return status;
+}

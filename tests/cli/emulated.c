@@ -1,0 +1,416 @@
+/* The program on emulated GPUs (build/emulated/dptrain): devices, the start-up table, warnings, profilers'
+ * ranges. The folder named in EMULATED_TOOLS holds what stands in for NVML and for a profiler. */
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "harness.h"
+
+#define SMALL \
+    "--device cuda --model mlp --hidden 16 --data synthetic:64 --n-epoch 2 --batch-size 16 --overwrite "
+
+static char tools[PATH_MAX];
+
+bool emulated_tools_found(const char *folder)
+{
+    return realpath(folder, tools) != NULL;
+}
+
+static void machine(const char *gpus)
+{
+    ck_assert_int_eq(setenv("DPTRAIN_EMULATED_GPUS", gpus, 1), 0);
+}
+
+static void use_nvml(void)
+{
+    ck_assert_int_eq(setenv("LD_LIBRARY_PATH", tools, 1), 0);
+}
+
+/* What `devices --json` with more options prints. Owner: the caller. */
+static json_t *list_devices(const char *options)
+{
+    const run *r = dptrain("devices --device cuda --json %s", options);
+    assert_succeeds(r);
+    ck_assert_str_eq(r->err, "");
+    json_t *json = json_loads(r->out, 0, NULL);
+    ck_assert_msg(json != NULL, "no JSON: %s", r->out);
+    return json;
+}
+
+static const json_t *device(const json_t *list, int k)
+{
+    return at(json_object_get(list, "devices"), k);
+}
+
+static const json_t *find_link(const json_t *list, const char *from, const char *to)
+{
+    const json_t *links = json_object_get(list, "links");
+    for (size_t i = 0; i < json_array_size(links); i++) {
+        const json_t *l = json_array_get(links, i);
+        if (strcmp(string_of(l, "from"), from) == 0 && strcmp(string_of(l, "to"), to) == 0)
+            return l;
+    }
+    ck_abort_msg("no link from %s to %s", from, to);
+    return NULL;
+}
+
+/* ---- dptrain devices ---- */
+
+START_TEST(every_gpu_and_every_link_is_listed)
+{
+    char gpus[4], label[16];
+    int n = _i;
+    snprintf(gpus, sizeof gpus, "%d", n);
+    machine(gpus);
+    json_t *list = list_devices("");
+    ck_assert_str_eq(string_of(list, "backend"), "cuda");
+    ck_assert_uint_eq(json_array_size(json_object_get(list, "devices")), (size_t)n);
+    ck_assert_uint_eq(json_array_size(json_object_get(list, "links")), (size_t)(n * (n - 1)));
+    for (int k = 0; k < n; k++) {
+        const json_t *d = device(list, k);
+        snprintf(label, sizeof label, "cuda:%d", k);
+        ck_assert_str_eq(string_of(d, "device"), label);
+        ck_assert_int_eq((int)number_of(d, "id"), k);
+        ck_assert_uint_eq(strlen(string_of(d, "uuid")), 40);
+        ck_assert_uint_eq(strlen(string_of(d, "bus_id")), strlen("00000000:1B:00.0"));
+        ck_assert(number_of(d, "memory_bytes") == 4.0 * (1 << 30));
+        ck_assert_int_eq((int)number_of(d, "multiprocessors"), 8);
+        ck_assert(json_is_null(json_object_get(d, "free_memory_bytes"))); /* no driver, no NVML */
+        ck_assert(json_is_false(json_object_get(d, "shares_hardware")));
+    }
+    for (int i = 0; i < n * (n - 1); i++) {
+        const json_t *l = at(json_object_get(list, "links"), i);
+        ck_assert_str_ne(string_of(l, "from"), string_of(l, "to"));
+        ck_assert(json_is_false(json_object_get(l, "same_hardware")));
+        ck_assert(json_is_true(json_object_get(l, "peer_access")));
+        ck_assert(json_is_true(json_object_get(l, "intact")));
+        ck_assert(number_of(l, "gb_per_second") > 0);
+    }
+    json_decref(list);
+}
+END_TEST
+
+START_TEST(the_table_is_for_people)
+{
+    machine("3");
+    setenv("CUDA_VISIBLE_DEVICES", "2,0", 1);
+    setenv("DPTRAIN_EMULATED_PEER", "none:0-2", 1);
+    const run *r = dptrain("devices");
+    assert_succeeds(r);
+    ck_assert_str_eq(r->err, "using CUDA devices: a GPU is usable\n");
+    assert_contains(r->out, "\ncuda:0   Emulated GPU 2 (times prove nothing)");
+    assert_contains(r->out, "\ncuda:1   Emulated GPU 0 (times prove nothing)");
+    assert_contains(r->out, "00000000:1B:00.0 GPU-");
+    assert_contains(r->out, "unknown");
+    assert_contains(r->out, "CUDA_VISIBLE_DEVICES is 2,0, CUDA_DEVICE_ORDER is not set\n");
+    assert_contains(r->out, "\ncuda:1        no ");
+    assert_lacks(r->out, "cuda:2");
+    assert_lacks(r->out, " yes ");
+    assert_lacks(r->out, "share hardware");
+    machine("1");
+    unsetenv("CUDA_VISIBLE_DEVICES");
+    r = dptrain("devices --logical-devices 2 --device cuda");
+    assert_succeeds(r);
+    assert_contains(r->out, "share hardware");
+    r = dptrain("devices");
+    assert_succeeds(r);
+    assert_contains(r->out, "one device: there are no links");
+}
+END_TEST
+
+START_TEST(links_are_as_the_hardware_has_them)
+{
+    machine("4");
+    setenv("DPTRAIN_EMULATED_PEER", "none:0-1,corrupt:2-3", 1);
+    json_t *list = list_devices("--logical-devices 5");
+    ck_assert(json_is_false(json_object_get(find_link(list, "cuda:0", "cuda:1"), "peer_access")));
+    ck_assert(json_is_false(json_object_get(find_link(list, "cuda:1", "cuda:4"), "peer_access")));
+    ck_assert(json_is_true(json_object_get(find_link(list, "cuda:0", "cuda:1"), "intact")));
+    ck_assert(json_is_true(json_object_get(find_link(list, "cuda:0", "cuda:2"), "peer_access")));
+    ck_assert(json_is_false(json_object_get(find_link(list, "cuda:3", "cuda:2"), "intact")));
+    ck_assert(json_is_true(json_object_get(find_link(list, "cuda:0", "cuda:4"), "same_hardware")));
+    ck_assert(json_is_true(json_object_get(device(list, 4), "shares_hardware")));
+    ck_assert(json_is_false(json_object_get(device(list, 1), "shares_hardware")));
+    json_decref(list);
+    const run *r = dptrain("devices");
+    assert_succeeds(r);
+    assert_contains(r->out, "damaged: what arrived is not what was sent");
+}
+END_TEST
+
+/* The emulated NVML frees 1 GiB and a MiB for each unit of the UUID's first byte. */
+START_TEST(free_memory_is_what_nvml_says)
+{
+    machine("4");
+    setenv("CUDA_VISIBLE_DEVICES", "3,1", 1); /* NVML's numbers are other ones */
+    use_nvml();
+    json_t *list = list_devices("");
+    for (int k = 0; k < 2; k++) {
+        const char *uuid = string_of(device(list, k), "uuid");
+        char first[3] = {uuid[4], uuid[5], 0};
+        double wanted = (double)((1ull << 30) + (strtoull(first, NULL, 16) << 20));
+        ck_assert(number_of(device(list, k), "free_memory_bytes") == wanted);
+    }
+    ck_assert(number_of(device(list, 0), "free_memory_bytes") !=
+              number_of(device(list, 1), "free_memory_bytes"));
+    json_decref(list);
+}
+END_TEST
+
+/* Contexts that the last run made on a GPU, by the emulation's report. */
+static void count_contexts(int contexts[8])
+{
+    json_error_t error;
+    FILE *f = fopen("report", "r");
+    ck_assert_ptr_nonnull(f);
+    for (int i = 0; i < 8; i++)
+        contexts[i] = -1;
+    for (json_t *line; (line = json_loadf(f, JSON_DISABLE_EOF_CHECK, &error)) != NULL; json_decref(line))
+        contexts[(int)number_of(line, "gpu")] = (int)number_of(line, "contexts");
+    fclose(f);
+    unlink("report");
+}
+
+START_TEST(only_gpus_that_are_shown_get_a_context)
+{
+    int contexts[8];
+    machine("4");
+    setenv("DPTRAIN_EMULATED_REPORT", "report", 1);
+    assert_succeeds(dptrain("devices --logical-devices 2"));
+    count_contexts(contexts);
+    ck_assert_int_eq(contexts[0], 1);
+    ck_assert_int_eq(contexts[1], 1);
+    ck_assert_int_eq(contexts[2], 0);
+    ck_assert_int_eq(contexts[3], 0);
+    setenv("CUDA_VISIBLE_DEVICES", "3,2", 1);
+    assert_succeeds(dptrain("devices --json"));
+    count_contexts(contexts);
+    ck_assert_int_eq(contexts[0], 0);
+    ck_assert_int_eq(contexts[1], 0);
+    ck_assert_int_eq(contexts[2], 1);
+    ck_assert_int_eq(contexts[3], 1);
+    unsetenv("CUDA_VISIBLE_DEVICES");
+    assert_succeeds(dptrain("train " SMALL "--device-ids 1,3"));
+    count_contexts(contexts);
+    ck_assert_int_eq(contexts[0], 0);
+    ck_assert_int_eq(contexts[1], 1);
+    ck_assert_int_eq(contexts[2], 0);
+    ck_assert_int_eq(contexts[3], 1);
+}
+END_TEST
+
+static const struct {
+    const char *fault, *text;
+} faults[] = {
+    {"cudaMalloc:2:2", "cuda:0: 16777216 bytes for staging: "},
+    {"cudaSetDevice:2:46", "cuda:1: cudaSetDevice: "},
+    {"cudaStreamCreateWithFlags:3:2", "cuda:0: cudaStreamCreateWithFlags: "},
+    {"cudaEventCreateWithFlags:2:2", "cuda:0: cudaEventCreateWithFlags: "},
+    {"cudaMemcpyPeerAsync:1:700", "cuda:0: cudaMemcpyPeerAsync: "},
+    {"cudaEventElapsedTime:2:999", "cuda:1: cudaEventElapsedTime: "},
+};
+
+START_TEST(a_failing_device_is_named)
+{
+    machine("2");
+    setenv("DPTRAIN_EMULATED_FAULT", faults[_i].fault, 1);
+    const run *r = dptrain("devices --device cuda");
+    assert_fails(r, 1, faults[_i].text);
+    ck_assert_str_eq(r->out, "");
+}
+END_TEST
+
+/* ---- at the start of a run ---- */
+
+static void assert_start_table(const run *r)
+{
+    assert_succeeds(r);
+    assert_contains(r->err, "  cuda:0   Emulated GPU 1 (times prove nothing), 8 SMs, 4.3 GB of memory (1.");
+    assert_contains(r->err,
+                    " GB free), 00000000:2B:00.0, GPU-1f213219-1b16-4d58-84a9-ddae508a21b1, primary\n");
+    assert_contains(r->err, "  cuda:1   Emulated GPU 0");
+    assert_contains(r->err, "  CUDA_VISIBLE_DEVICES is 1,0, CUDA_DEVICE_ORDER is PCI_BUS_ID\n");
+}
+
+START_TEST(train_and_eval_show_their_devices)
+{
+    machine("2");
+    use_nvml();
+    setenv("CUDA_VISIBLE_DEVICES", "1,0", 1);
+    setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID", 1);
+    assert_start_table(dptrain("train " SMALL "--save w"));
+    assert_start_table(dptrain("eval --device cuda --init w --data synthetic:64"));
+    const run *r = dptrain("train " SMALL "--quiet");
+    assert_succeeds(r);
+    ck_assert_str_eq(r->err, "");
+}
+END_TEST
+
+static const struct {
+    const char *memory, *multiprocessors, *options;
+    int weak, strong; /* -1: no warning */
+} machines[] = {
+    {"24000000000,12000000000", "80", "", 1, 0},
+    {"12000000000,24000000000", "80", "", 0, 1},
+    {"24000000000,18000000000", "80", "", -1, -1}, /* exactly 0.75 */
+    {"24000000000", "80,40", "", 1, 0},
+    {"24000000000", "80,60", "", -1, -1},
+    {"24000000000", "80,59", "", 1, 0},
+    {"24000000000,12000000000,24000000000,12000000000", "40,80,80", "--device-ids 2,3,1,0", 3,
+     2}, /* memory first */
+    {"24000000000,12000000000,24000000000,12000000000", "80", "--device-ids 0,2", -1, -1},
+    {"24000000000,12000000000", "80", "--device-ids 1", -1, -1},
+    {"24000000000,12000000000", "80", "--quiet", -1, -1},
+};
+
+START_TEST(unlike_gpus_are_warned_of_as_pytorch_does)
+{
+    static const char warning[] =
+        "warning: There is an imbalance between your GPUs. You may want to exclude GPU ";
+    machine("4");
+    setenv("DPTRAIN_EMULATED_MEMORY", machines[_i].memory, 1);
+    setenv("DPTRAIN_EMULATED_SMS", machines[_i].multiprocessors, 1);
+    const char *ids = strstr(machines[_i].options, "ids") ? "" : "--device-ids 0,1";
+    const run *r = dptrain("train " SMALL "--save w %s %s", ids, machines[_i].options);
+    assert_succeeds(r);
+    char text[512];
+    snprintf(text, sizeof text,
+             "%s%d which has less than 75%% of the memory or cores of GPU %d. You can do so ", warning,
+             machines[_i].weak, machines[_i].strong);
+    if (machines[_i].weak < 0) {
+        assert_lacks(r->err, "imbalance");
+        return;
+    }
+    assert_contains(r->err, text);
+    r = dptrain("eval --device cuda --init w --data synthetic:64 %s %s", ids, machines[_i].options);
+    assert_succeeds(r);
+    assert_contains(r->err, text);
+}
+END_TEST
+
+/* ---- what a profiler sees ---- */
+
+enum { MAX_THREADS = 32, MAX_DEPTH = 3 };
+
+typedef struct timeline {
+    int thread, depth;
+    bool named;
+    char open[MAX_DEPTH][32]; /* names of the ranges that are open */
+} timeline;
+
+static const char *const phases[] = {"wait", "scatter",  "broadcast", "forward",  "gather",
+                                     "loss", "backward", "reduce",    "optimizer"};
+enum { PHASES = sizeof phases / sizeof *phases };
+
+static int phase_of(const char *name)
+{
+    for (int p = 0; p < PHASES; p++)
+        if (strcmp(phases[p], name) == 0)
+            return p;
+    return -1;
+}
+
+/* Outside a step a device waits, or sends for its next chunk; in a step there is always a phase, and a phase
+ * may hold a wait for another device. */
+static void assert_nested(const timeline *t, const char *name)
+{
+    if (t->depth == 0)
+        ck_assert_msg(strcmp(name, "step") == 0 || strcmp(name, "wait") == 0 || strcmp(name, "scatter") == 0,
+                      "range '%s' outside a step", name);
+    else if (t->depth == 1)
+        ck_assert_msg(strcmp(t->open[0], "step") == 0 && phase_of(name) > 0, "range '%s' in '%s'", name,
+                      t->open[0]);
+    else
+        ck_assert_msg(t->depth == 2 && strcmp(name, "wait") == 0, "range '%s' in '%s'", name, t->open[1]);
+}
+
+static timeline *find_timeline(timeline *timelines, int thread)
+{
+    for (int i = 0; i < MAX_THREADS; i++) {
+        if (timelines[i].thread == 0)
+            timelines[i].thread = thread;
+        if (timelines[i].thread == thread)
+            return &timelines[i];
+    }
+    ck_abort_msg("more than %d threads", MAX_THREADS);
+    return NULL;
+}
+
+/* Reads a record; counts what was seen and leaves the timelines as they ended. */
+static void read_record(timeline *timelines, int seen[PHASES], int *steps, int *streams)
+{
+    char line[256], what[16], name[64], of[32];
+    FILE *f = fopen("record", "r");
+    ck_assert_ptr_nonnull(f);
+    while (fgets(line, sizeof line, f)) {
+        int thread, fields = sscanf(line, "%d %15s %63s %31[^\n]", &thread, what, name, of);
+        ck_assert_int_ge(fields, 2);
+        timeline *t = find_timeline(timelines, thread);
+        if (strcmp(what, "push") == 0) {
+            ck_assert_int_eq(fields, 3);
+            ck_assert(t->named);
+            assert_nested(t, name);
+            snprintf(t->open[t->depth++], sizeof t->open[0], "%.31s", name);
+            *steps += strcmp(name, "step") == 0;
+            if (phase_of(name) >= 0)
+                seen[phase_of(name)]++;
+        } else if (strcmp(what, "pop") == 0) {
+            ck_assert_int_gt(t->depth, 0);
+            t->depth--;
+        } else if (strcmp(name, "thread") == 0) {
+            ck_assert_msg(strcmp(of, "cuda:0") == 0 || strcmp(of, "cuda:1") == 0, "thread '%s'", of);
+            t->named = true;
+        } else {
+            ck_assert_str_eq(name, "stream");
+            ck_assert_msg(strncmp(of, "cuda:", 5) == 0 &&
+                              (strcmp(of + 6, " compute") == 0 || strcmp(of + 6, " copy") == 0),
+                          "stream '%s'", of);
+            ++*streams;
+        }
+    }
+    fclose(f);
+}
+
+START_TEST(ranges_nest_and_bear_the_names_of_the_phases)
+{
+    char recorder[PATH_MAX + 64];
+    timeline timelines[MAX_THREADS] = {0};
+    int seen[PHASES] = {0}, steps = 0, streams = 0, threads = 0;
+    machine("2");
+    snprintf(recorder, sizeof recorder, "%s/libnvtx_recorder.so", tools);
+    setenv("NVTX_INJECTION64_PATH", recorder, 1);
+    setenv("NVTX_RECORD", "record", 1);
+    assert_succeeds(dptrain("train " SMALL "--valid-split 0.25"));
+    read_record(timelines, seen, &steps, &streams);
+    for (int i = 0; i < MAX_THREADS; i++) {
+        ck_assert_int_eq(timelines[i].depth, 0);
+        threads += timelines[i].named;
+    }
+    ck_assert_int_eq(threads, 2);
+    ck_assert_int_eq(streams, 4);
+    ck_assert_int_eq(steps, 2 * 2 * (3 + 1)); /* devices, epochs, batches of training and of validation */
+    for (int p = 0; p < PHASES; p++)
+        ck_assert_msg(seen[p] > 0, "no range '%s'", phases[p]);
+    ck_assert_int_eq(seen[phase_of("reduce")], 2 * 3); /* the primary's */
+}
+END_TEST
+
+Suite *emulated_suite(void)
+{
+    Suite *s = suite_create("emulated GPUs");
+    TCase *c = tcase_create("emulated");
+    tcase_set_timeout(c, 60);
+    tcase_add_checked_fixture(c, harness_enter, harness_leave);
+    tcase_add_loop_test(c, every_gpu_and_every_link_is_listed, 1, 9);
+    tcase_add_test(c, the_table_is_for_people);
+    tcase_add_test(c, links_are_as_the_hardware_has_them);
+    tcase_add_test(c, free_memory_is_what_nvml_says);
+    tcase_add_test(c, only_gpus_that_are_shown_get_a_context);
+    tcase_add_loop_test(c, a_failing_device_is_named, 0, sizeof faults / sizeof *faults);
+    tcase_add_test(c, train_and_eval_show_their_devices);
+    tcase_add_loop_test(c, unlike_gpus_are_warned_of_as_pytorch_does, 0, sizeof machines / sizeof *machines);
+    tcase_add_test(c, ranges_nest_and_bear_the_names_of_the_phases);
+    suite_add_tcase(s, c);
+    return s;
+}
