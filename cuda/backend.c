@@ -11,9 +11,19 @@
 /* ---- operations ---- */
 
 static dp_status (*const creators[DP_OP_KINDS])(dp_device *, const dp_op_request *, dp_op *, dp_error *) = {
-    [DP_OP_LINEAR] = dp_cuda_linear_create,   [DP_OP_CONV2D] = dp_cuda_conv2d_create,
-    [DP_OP_RELU] = dp_cuda_relu_create,       [DP_OP_MAX_POOL2D] = dp_cuda_pool_create,
+    [DP_OP_LINEAR] = dp_cuda_linear_create,
+    [DP_OP_CONV2D] = dp_cuda_conv2d_create,
+    [DP_OP_RELU] = dp_cuda_relu_create,
+    [DP_OP_MAX_POOL2D] = dp_cuda_pool_create,
     [DP_OP_FLATTEN] = dp_cuda_flatten_create,
+    [DP_OP_BATCH_NORM2D] = dp_cuda_batch_norm_create,
+    [DP_OP_ADD] = dp_cuda_add_create,
+    [DP_OP_CONCAT] = dp_cuda_concat_create,
+    [DP_OP_CONV_TRANSPOSE2D] = dp_cuda_conv2d_create,
+    [DP_OP_UPSAMPLE2X] = dp_cuda_upsample_create,
+    [DP_OP_ADAPTIVE_AVG_POOL2D] = dp_cuda_average_create,
+    [DP_OP_DROPOUT] = dp_cuda_dropout_create,
+    [DP_OP_DROPOUT2D] = dp_cuda_dropout_create,
 };
 
 static dp_status op_create(dp_device *device, const dp_op_request *request, dp_op *out, dp_error *err)
@@ -119,6 +129,7 @@ static const dp_backend_functions functions = {
     .op_prepare = op_prepare,
     .op_forward = op_forward,
     .op_backward = op_backward,
+    .add = dp_cuda_add,
     .loss = dp_cuda_loss,
     .update = dp_cuda_update,
     .range_push = range_push,

@@ -1,4 +1,8 @@
-/* 2-D convolution: cuDNN for the three products, own kernels for bias and ReLU.
+/* 2-D convolution and its transpose: cuDNN for the three products, own kernels for bias and ReLU.
+ *
+ * A transposed convolution is what a convolution does to its gradient: its output stands where that
+ * convolution's input does, and its input where the output does. So forward and data gradient change places,
+ * and the filter gradient stays what it is.
  *
  * Workspace: [the engine's scratch][a weight gradient to be added to what is there][sums of planes for the
  * bias gradient], each part 256-byte aligned. */
@@ -11,7 +15,8 @@
 
 typedef struct conv_op {
     dp_cuda_op common;
-    dp_conv_plan *plans[DP_CONV_KINDS]; /* NULL where not needed */
+    bool transposed;
+    dp_conv_plan *plans[DP_CONV_KINDS]; /* by what they are to this operation; NULL where not needed */
     int64_t batch, channels, plane;     /* of the output; plane: height * width */
     int64_t weights;
     size_t sum_offset, partial_offset; /* into the workspace */
@@ -48,19 +53,21 @@ static dp_status make_plan(dp_device *device, const dp_conv_shape *shape, dp_con
     return chosen ? dp_conv_plan_create(&target, shape, &choice, out, err) : status;
 }
 
-static dp_status run_plan(dp_device *device, dp_conv_plan *plan, cudaStream_t stream, const void *x,
-                          const void *w, const void *y, void *workspace, dp_error *err)
+/* in and out: the operation's input and output, or their gradients. */
+static dp_status run_plan(dp_device *device, const conv_op *c, dp_conv_kind kind, cudaStream_t stream,
+                          const void *in, const void *w, const void *out, void *workspace, dp_error *err)
 {
     const dp_cuda_device *d = dp_cuda_state(device);
     DP_CUDNN_TRY(d->label, err, cudnnSetStream(d->dnn, stream));
-    return dp_conv_plan_execute(plan, d->dnn, x, w, y, workspace, err);
+    return dp_conv_plan_execute(c->plans[kind], d->dnn, c->transposed ? out : in, w, c->transposed ? in : out,
+                                workspace, err);
 }
 
 static dp_status conv_forward(dp_device *device, dp_op *op, cudaStream_t stream, const dp_op_args *args,
                               dp_error *err)
 {
     const conv_op *c = op->state;
-    DP_TRY(run_plan(device, c->plans[DP_CONV_FORWARD], stream, args->in[0], args->param[0], args->out,
+    DP_TRY(run_plan(device, c, DP_CONV_FORWARD, stream, args->in[0], args->param[0], args->out,
                     dp_cuda_align(args->workspace), err));
     const float *bias = op->desc.params > 1 ? args->param[1] : NULL;
     if (bias || op->desc.relu)
@@ -98,13 +105,13 @@ static dp_status conv_backward(dp_device *device, dp_op *op, cudaStream_t stream
     DP_TRY(finish_gradient(device, op, stream, args, err));
     if (dw) {
         float *to = args->accumulate ? (float *)(workspace + c->sum_offset) : dw;
-        DP_TRY(run_plan(device, c->plans[DP_CONV_FILTER], stream, args->in[0], to, args->out_gradient,
-                        workspace, err));
+        DP_TRY(
+            run_plan(device, c, DP_CONV_FILTER, stream, args->in[0], to, args->out_gradient, workspace, err));
         if (args->accumulate)
             DP_CUDA_TRY(dp_cuda_state(device)->label, err, dp_add(stream, to, dw, c->weights));
     }
     if (args->in_gradient[0])
-        DP_TRY(run_plan(device, c->plans[DP_CONV_DATA], stream, args->in_gradient[0], args->param[0],
+        DP_TRY(run_plan(device, c, DP_CONV_DATA, stream, args->in_gradient[0], args->param[0],
                         args->out_gradient, workspace, err));
     return DP_OK;
 }
@@ -117,16 +124,18 @@ static void conv_destroy(dp_cuda_op *op)
     dp_free(c);
 }
 
+/* The shape of the convolution, or of that whose transpose the operation is. */
 static dp_conv_shape shape_of(const dp_device *device, const dp_op_request *request)
 {
     const dp_op_desc *d = request->desc;
+    const bool transposed = d->kind == DP_OP_CONV_TRANSPOSE2D;
     const dp_cuda_backend *b = device->backend->state;
     dp_conv_shape s;
     memset(&s, 0, sizeof s);
-    memcpy(s.x, d->in[0].dim, sizeof s.x);
-    memcpy(s.y, d->out.dim, sizeof s.y);
-    s.w[0] = d->out.dim[1];
-    s.w[1] = d->in[0].dim[1];
+    memcpy(s.x, transposed ? d->out.dim : d->in[0].dim, sizeof s.x);
+    memcpy(s.y, transposed ? d->in[0].dim : d->out.dim, sizeof s.y);
+    s.w[0] = s.y[1];
+    s.w[1] = s.x[1];
     for (int i = 0; i < 2; i++) {
         s.w[2 + i] = d->kernel[i];
         s.padding[i] = d->padding[i];
@@ -146,8 +155,13 @@ static dp_status make_plans(dp_device *device, const dp_op_request *request, con
         [DP_CONV_DATA] = request->training && request->input_gradient[0],
         [DP_CONV_FILTER] = request->training && request->param_gradient[0],
     };
+    const dp_conv_kind turned[DP_CONV_KINDS] = {
+        [DP_CONV_FORWARD] = DP_CONV_DATA,
+        [DP_CONV_DATA] = DP_CONV_FORWARD,
+        [DP_CONV_FILTER] = DP_CONV_FILTER,
+    };
     for (int k = 0; k < DP_CONV_KINDS; k++) {
-        shape.kind = k;
+        shape.kind = c->transposed ? turned[k] : (dp_conv_kind)k;
         if (needed[k])
             DP_TRY(make_plan(device, &shape, &c->plans[k], err));
     }
@@ -181,6 +195,7 @@ dp_status dp_cuda_conv2d_create(dp_device *device, const dp_op_request *request,
     conv_op *c;
     DP_TRY(dp_calloc(1, sizeof *c, "a convolution", &c, err));
     c->common = (dp_cuda_op){.forward = conv_forward, .backward = conv_backward, .destroy = conv_destroy};
+    c->transposed = d->kind == DP_OP_CONV_TRANSPOSE2D;
     c->batch = d->out.dim[0];
     c->channels = d->out.dim[1];
     c->plane = d->out.dim[2] * d->out.dim[3];

@@ -125,7 +125,7 @@ endif
 # ---- tests: on real libraries (with no GPU only the plans are made), and on the emulation
 
 CUDA_OPS_SOURCES := $(filter-out tests/ops/test_%.c,$(wildcard tests/ops/*.c)) tests/cuda/test_ops_cuda.c \
-    src/base/thread.c
+    src/base/rng.c src/base/thread.c
 CUDA_OPS_OBJECTS := $(CUDA_OPS_SOURCES:%.c=$(CUDA_BUILD)/%.o)
 CUDA_TEST_OPS    := $(BUILD)/tests/test_ops_cuda
 CUDA_TEST_BACKEND := $(BUILD)/tests/test_backend_cuda
@@ -149,8 +149,8 @@ $(CUDA_TEST_BACKEND): $(CUDA_BUILD)/tests/cuda/test_backend.o $(CUDA_BUILD)/src/
 	@echo '  LINK $@'
 	@$(CC) $^ $(CUDA_LDFLAGS) $(CUDA_LDLIBS) $(CUDA_CHECK_LIBS) -lstdc++ -o $@
 
-$(CUDA_TEST_PLANS): $(CUDA_BUILD)/tests/cuda/deviceless_plans.o $(CUDA_BUILD)/cuda/conv_plan.o \
-    $(CUDA_BUILD)/cuda/check.o $(CUDA_BASE_OBJECTS)
+$(CUDA_TEST_PLANS): $(CUDA_BUILD)/tests/cuda/deviceless_plans.o $(CUDA_BUILD)/tests/cuda/networks.o \
+    $(CUDA_BUILD)/cuda/conv_plan.o $(CUDA_BUILD)/cuda/check.o $(CUDA_BASE_OBJECTS)
 	@mkdir -p $(@D)
 	@echo '  LINK $@'
 	@$(CC) $^ $(CUDA_LDFLAGS) $(CUDA_LDLIBS) -o $@
@@ -193,5 +193,5 @@ cuda-tests: $(CUDA_TEST_OPS) $(CUDA_TEST_PLANS)
 	$(CUDA_TEST_OPS)
 
 -include $(patsubst %.o,%.d,$(CUDA_BACKEND_OBJECTS) $(CUDA_KERNEL_OBJECTS) $(CUDA_BASE_OBJECTS) $(CUDA_OPS_OBJECTS) \
-    $(CUDA_BUILD)/tests/cuda/deviceless_plans.d $(CUDA_BUILD)/tests/cuda/test_backend.d \
-    $(CUDA_BUILD)/tests/cuda/test_engine_cuda.d)
+    $(CUDA_BUILD)/tests/cuda/deviceless_plans.d $(CUDA_BUILD)/tests/cuda/networks.d \
+    $(CUDA_BUILD)/tests/cuda/test_backend.d $(CUDA_BUILD)/tests/cuda/test_engine_cuda.d)

@@ -5,18 +5,27 @@
 #include "internal.h"
 #include "kernels/kernels.h"
 
-static void destroy_plain(dp_cuda_op *op)
+void dp_cuda_plain_destroy(dp_cuda_op *op)
 {
     dp_free(op);
 }
 
-static dp_status create_plain(dp_cuda_op callbacks, const char *what, dp_op *out, dp_error *err)
+dp_status dp_cuda_plain_create(dp_cuda_op callbacks, const char *what, dp_op *out, dp_error *err)
 {
     dp_cuda_op *state;
     DP_TRY(dp_calloc(1, sizeof *state, what, &state, err));
     *state = callbacks;
-    state->destroy = destroy_plain;
+    state->destroy = dp_cuda_plain_destroy;
     out->state = state;
+    return DP_OK;
+}
+
+dp_status dp_cuda_check_size(const dp_device *device, const char *what, const dp_shape *shape, dp_error *err)
+{
+    int64_t elements = dp_shape_elements(shape);
+    if (elements > INT_MAX)
+        return dp_fail(err, DP_ERROR_USAGE, "%s: %s of %lld values is too large: %d are possible",
+                       dp_cuda_state(device)->label, what, (long long)elements, INT_MAX);
     return DP_OK;
 }
 
@@ -44,7 +53,8 @@ dp_status dp_cuda_relu_create(dp_device *device, const dp_op_request *request, d
 {
     (void)device;
     out->backward_reads_output = request->training;
-    return create_plain((dp_cuda_op){.forward = relu_forward, .backward = relu_backward}, "a ReLU", out, err);
+    return dp_cuda_plain_create((dp_cuda_op){.forward = relu_forward, .backward = relu_backward}, "a ReLU",
+                                out, err);
 }
 
 /* ---- flatten: every layout is plain, so a plan makes it an alias; whoever calls it gets a copy ---- */
@@ -67,8 +77,8 @@ static dp_status flatten_backward(dp_device *device, dp_op *op, cudaStream_t str
 dp_status dp_cuda_flatten_create(dp_device *device, const dp_op_request *request, dp_op *out, dp_error *err)
 {
     (void)device, (void)request;
-    return create_plain((dp_cuda_op){.forward = flatten_forward, .backward = flatten_backward}, "a flatten",
-                        out, err);
+    return dp_cuda_plain_create((dp_cuda_op){.forward = flatten_forward, .backward = flatten_backward},
+                                "a flatten", out, err);
 }
 
 /* ---- maximum pooling ---- */
@@ -109,7 +119,8 @@ dp_status dp_cuda_pool_create(dp_device *device, const dp_op_request *request, d
                        (long long)in[3]);
     pool_op *p;
     DP_TRY(dp_calloc(1, sizeof *p, "a pooling operation", &p, err));
-    p->common = (dp_cuda_op){.forward = pool_forward, .backward = pool_backward, .destroy = destroy_plain};
+    p->common =
+        (dp_cuda_op){.forward = pool_forward, .backward = pool_backward, .destroy = dp_cuda_plain_destroy};
     p->shape = (dp_pool_shape){.planes = in[0] * in[1],
                                .in = {(int)in[2], (int)in[3]},
                                .out = {(int)result[2], (int)result[3]},

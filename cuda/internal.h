@@ -112,12 +112,30 @@ dp_status dp_cuda_gemm_open(dp_device *device, dp_error *err); /* before the fir
 dp_status dp_cuda_gemm_run(dp_device *device, cudaStream_t stream, const dp_cuda_gemm *gemm, void *workspace,
                            dp_error *err);
 
+/* elementwise.c: for operations whose state is the callbacks alone, or is freed by dp_free. what names the
+ * operation when memory runs out. */
+dp_status dp_cuda_plain_create(dp_cuda_op callbacks, const char *what, dp_op *out, dp_error *err);
+void dp_cuda_plain_destroy(dp_cuda_op *op);
+/* Kernels that count elements in an int: DP_ERROR_USAGE if a tensor of the shape has too many. */
+dp_status dp_cuda_check_size(const dp_device *device, const char *what, const dp_shape *shape, dp_error *err);
+
 /* Operations: fill out->state, sizes and flags. */
 dp_status dp_cuda_linear_create(dp_device *device, const dp_op_request *request, dp_op *out, dp_error *err);
 dp_status dp_cuda_conv2d_create(dp_device *device, const dp_op_request *request, dp_op *out, dp_error *err);
 dp_status dp_cuda_relu_create(dp_device *device, const dp_op_request *request, dp_op *out, dp_error *err);
 dp_status dp_cuda_pool_create(dp_device *device, const dp_op_request *request, dp_op *out, dp_error *err);
 dp_status dp_cuda_flatten_create(dp_device *device, const dp_op_request *request, dp_op *out, dp_error *err);
+dp_status dp_cuda_batch_norm_create(dp_device *device, const dp_op_request *request, dp_op *out,
+                                    dp_error *err);
+dp_status dp_cuda_add_create(dp_device *device, const dp_op_request *request, dp_op *out, dp_error *err);
+dp_status dp_cuda_concat_create(dp_device *device, const dp_op_request *request, dp_op *out, dp_error *err);
+dp_status dp_cuda_upsample_create(dp_device *device, const dp_op_request *request, dp_op *out, dp_error *err);
+dp_status dp_cuda_average_create(dp_device *device, const dp_op_request *request, dp_op *out, dp_error *err);
+dp_status dp_cuda_dropout_create(dp_device *device, const dp_op_request *request, dp_op *out, dp_error *err);
+
+/* join.c: gradients of a value with several readers. */
+dp_status dp_cuda_add(dp_device *device, void *stream, float *target, const float *source, int64_t count,
+                      dp_error *err);
 
 /* loss_update.c */
 dp_status dp_cuda_loss(dp_device *device, void *stream, const dp_loss_args *args, dp_error *err);

@@ -22,6 +22,82 @@ cudaError_t dp_gate(cudaStream_t stream, const float *gate, const float *source,
                     int64_t count);
 /* target += source */
 cudaError_t dp_add(cudaStream_t stream, const float *source, float *target, int64_t count);
+/* y = a + b, through max(0, .) if relu */
+cudaError_t dp_sum(cudaStream_t stream, const float *a, const float *b, bool relu, float *y, int64_t count);
+
+/* ---- batch_norm.cu ---- */
+
+/* x, more (a second input, or NULL) and y are [batch, channels, plane]; weight and bias, which may be NULL,
+ * and the running values are [channels]. running = rest * running + momentum * the batch's. batch * plane may
+ * not exceed 2^30. */
+typedef struct dp_batch_norm_shape {
+    int64_t batch, channels, plane;
+    float epsilon, momentum, rest;
+    bool relu;
+} dp_batch_norm_shape;
+
+/* Blocks that share a channel; channels times that must not exceed INT_MAX. partial has two floats for each
+ * of them and of the channels, saved two for each channel. */
+int64_t dp_batch_norm_pieces(const dp_batch_norm_shape *shape);
+/* By the batch's own moments. saved and, together, the running values may be NULL. */
+cudaError_t dp_batch_norm_train(cudaStream_t stream, const dp_batch_norm_shape *shape, const float *x,
+                                const float *more, const float *weight, const float *bias, float *y,
+                                float *partial, float *saved, float *running_mean, float *running_variance);
+cudaError_t dp_batch_norm_infer(cudaStream_t stream, const dp_batch_norm_shape *shape, const float *x,
+                                const float *more, const float *weight, const float *bias, float *y,
+                                const float *running_mean, const float *running_variance);
+/* saved is what the training pass wrote. gate is y where a second input and ReLU come together, else NULL;
+ * then dy = 0 where gate <= 0, in place. dx, dweight and dbias may be NULL; the last two (+)= . */
+cudaError_t dp_batch_norm_backward(cudaStream_t stream, const dp_batch_norm_shape *shape, const float *x,
+                                   const float *gate, const float *saved, const float *weight,
+                                   const float *bias, float *dy, float *partial, float *dx, bool accumulate,
+                                   float *dweight, float *dbias);
+
+/* ---- concat.cu ---- */
+
+/* out, [samples, a_size + b_size], from [samples, a_size] and [samples, b_size], and back; in the second a or
+ * b may be NULL. */
+cudaError_t dp_concat(cudaStream_t stream, const float *a, const float *b, float *out, int64_t samples,
+                      int64_t a_size, int64_t b_size);
+cudaError_t dp_split(cudaStream_t stream, const float *from, float *a, float *b, int64_t samples,
+                     int64_t a_size, int64_t b_size);
+
+/* ---- resample.cu ---- */
+
+/* Bilinear to twice the size, corners not aligned: y is [planes, 2 height, 2 width]. Elements of x: at most
+ * INT_MAX. */
+cudaError_t dp_upsample2x_forward(cudaStream_t stream, const float *x, float *y, int64_t planes, int height,
+                                  int width);
+cudaError_t dp_upsample2x_backward(cudaStream_t stream, const float *dy, float *dx, int64_t planes,
+                                   int height, int width);
+
+/* Means over windows: that of output i of n over size s begins at floor(i s / n) and ends before
+ * ceil((i + 1) s / n). Elements of x and of y: at most INT_MAX. */
+typedef struct dp_average_shape {
+    int64_t planes;
+    int in[2], out[2];
+} dp_average_shape;
+
+cudaError_t dp_average_forward(cudaStream_t stream, const dp_average_shape *shape, const float *x, float *y);
+cudaError_t dp_average_backward(cudaStream_t stream, const dp_average_shape *shape, const float *dy,
+                                float *dx);
+
+/* ---- dropout.cu ---- */
+
+/* Philox4x32-10 as in base/rng.c: the key is the seed; word i % 4 of block i / 4 belongs to element i. An
+ * element is kept, times scale, if the upper 24 bits of its word are at least threshold. */
+typedef struct dp_dropout_parameters {
+    uint64_t seed;
+    uint64_t first_element; /* of each sample, a multiple of 4 */
+    uint32_t purpose, step, first_sample, threshold;
+    float scale;
+    int64_t samples, elements,
+        repeat; /* each number serves `repeat` neighbours: [samples, elements, repeat] */
+} dp_dropout_parameters;
+
+/* y may be x. samples * elements * repeat: at most INT_MAX. */
+cudaError_t dp_dropout(cudaStream_t stream, const dp_dropout_parameters *parameters, const float *x,
+                       float *y);
 
 /* ---- bias.cu ---- */
 

@@ -1,11 +1,12 @@
 /* Plans the convolutions of the model zoo with the real cuDNN and no GPU.
  *
- *     deviceless_plans [-v] DEVICE.json...
+ *     deviceless_plans [-v] [--more] DEVICE.json...
  *
  * For each device and each convolution, an engine must be found that always gives the same bits and does not
  * use tensor cores: forward, data gradient, filter gradient. The choice must be found again when it is asked
  * for by its place, as replicas do, a wrong output size must be refused, and TF32 and "direct" must change
- * what is allowed. -v prints what was chosen. Exit status 1 after a failure.
+ * what is allowed. -v prints what was chosen; --more plans other batch and image sizes, too. Exit status 1
+ * after a failure.
  *
  * A device's file is what cuDNN dumps of a GPU (CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION), or the same
  * written from public data. */
@@ -14,42 +15,16 @@
 #include <string.h>
 
 #include "cuda/conv_plan.h"
+#include "networks.h"
 
-/* batch, in channels, size, out channels, kernel, stride, padding */
-typedef struct layer {
-    const char *name;
-    int64_t batch, in, size, out, kernel, stride, padding;
-} layer;
-
+/* Beside the networks: LeNet, with odd chunks, and a thin one. */
 static const layer layers[] = {
-    {"lenet conv1", 64, 1, 28, 32, 5, 1, 2},
-    {"lenet conv1", 128, 1, 28, 32, 5, 1, 2},
-    {"lenet conv1, odd chunk", 43, 1, 28, 32, 5, 1, 2},
-    {"lenet conv1, one sample", 1, 1, 28, 32, 5, 1, 2},
-    {"lenet conv2", 64, 32, 14, 64, 5, 1, 2},
-    {"lenet conv2", 128, 32, 14, 64, 5, 1, 2},
-    {"lenet conv2, odd chunk", 43, 32, 14, 64, 5, 1, 2},
-    {"lenet conv2, one sample", 1, 32, 14, 64, 5, 1, 2},
-    {"resnet stem", 32, 3, 224, 64, 7, 2, 3},
-    {"resnet 3x3, 64", 32, 64, 56, 64, 3, 1, 1},
-    {"resnet 3x3, 128, stride 2", 32, 64, 56, 128, 3, 2, 1},
-    {"resnet 1x1, stride 2", 32, 64, 56, 128, 1, 2, 0},
-    {"resnet 3x3, 512", 32, 512, 7, 512, 3, 1, 1},
-    {"resnet bottleneck 1x1", 32, 256, 56, 64, 1, 1, 0},
-    {"resnet bottleneck 1x1, out", 32, 512, 7, 2048, 1, 1, 0},
-    {"resnet cifar stem", 64, 3, 32, 64, 3, 1, 1},
-    {"resnet cifar 3x3", 64, 64, 32, 64, 3, 1, 1},
-    {"resnet thin", 3, 5, 17, 7, 3, 1, 1},
-    {"vgg first", 16, 3, 224, 64, 3, 1, 1},
-    {"vgg 3x3, 64", 16, 64, 224, 64, 3, 1, 1},
-    {"vgg 3x3, 512", 16, 512, 14, 512, 3, 1, 1},
-    {"unet encoder", 8, 64, 128, 64, 3, 1, 1},
-    {"unet decoder", 8, 512, 16, 256, 3, 1, 1},
-    {"unet joined", 8, 96, 128, 32, 3, 1, 1},
-    {"unet last 1x1", 8, 32, 128, 1, 1, 1, 0},
+    {"lenet", 64, 1, 28, 32, 5, 1, 2},  {"lenet", 128, 1, 28, 32, 5, 1, 2},
+    {"lenet", 43, 1, 28, 32, 5, 1, 2},  {"lenet", 1, 1, 28, 32, 5, 1, 2},
+    {"lenet", 64, 32, 14, 64, 5, 1, 2}, {"lenet", 128, 32, 14, 64, 5, 1, 2},
+    {"lenet", 43, 32, 14, 64, 5, 1, 2}, {"lenet", 1, 32, 14, 64, 5, 1, 2},
+    {"thin", 3, 5, 17, 7, 3, 1, 1},
 };
-
-enum { LAYERS = sizeof layers / sizeof *layers };
 
 static dp_conv_shape shape_of(const layer *l, int kind)
 {
@@ -71,7 +46,9 @@ static const char *const kinds[DP_CONV_KINDS] = {"forward", "data", "filter"};
 
 static bool failed(const char *device, const layer *l, int kind, const char *text)
 {
-    printf("FAILED %s: %s, batch %lld, %s: %s\n", device, l->name, (long long)l->batch, kinds[kind], text);
+    printf("FAILED %s: %s, %lldx%lldx%lldx%lld, %lld filters of %lld, stride %lld, %s: %s\n", device,
+           l->network, (long long)l->batch, (long long)l->in, (long long)l->size, (long long)l->size,
+           (long long)l->out, (long long)l->kernel, (long long)l->stride, kinds[kind], text);
     return false;
 }
 
@@ -93,9 +70,11 @@ static bool plan_layer(const dp_conv_target *target, const layer *l, int kind, b
     if (notes & forbidden)
         return failed(target->label, l, kind, "the engine is not deterministic or uses tensor cores");
     if (verbose)
-        printf("%-10s %-28s batch %3lld %-8s engine %3lld, round %d, place %2d, workspace %zu\n",
-               target->label, l->name, (long long)l->batch, kinds[kind], (long long)choice.engine,
-               choice.round, choice.position, bytes);
+        printf("%-6s %-24s %lldx%lldx%lldx%lld to %lld, k%lld s%lld %s: engine %lld, round %d, place %d, "
+               "workspace %zu\n",
+               target->label, l->network, (long long)l->batch, (long long)l->in, (long long)l->size,
+               (long long)l->size, (long long)l->out, (long long)l->kernel, (long long)l->stride, kinds[kind],
+               (long long)choice.engine, choice.round, choice.position, bytes);
     dp_conv_choice again = choice;
     if (dp_conv_plan_create(target, &shape, &again, &plan, &err) != DP_OK)
         return failed(target->label, l, kind, err.message);
@@ -142,7 +121,7 @@ static bool notes_for(const dp_conv_target *target, const layer *l, bool tf32, b
 static bool filters_work(const dp_conv_target *target, int version)
 {
     const uint32_t winograd = 1u << CUDNN_NUMERICAL_NOTE_WINOGRAD;
-    const layer *l = &layers[9]; /* resnet 3x3, 64 */
+    static const layer usual = {"resnet18", 32, 64, 56, 64, 3, 1, 1}, *const l = &usual;
     uint32_t whole, tf32, direct;
     if (!notes_for(target, l, false, false, &whole) || !notes_for(target, l, true, false, &tf32) ||
         !notes_for(target, l, false, true, &direct))
@@ -154,12 +133,12 @@ static bool filters_work(const dp_conv_target *target, int version)
     return !(direct & winograd) || failed(target->label, l, DP_CONV_FORWARD, "Winograd in spite of 'direct'");
 }
 
-static bool plan_device(const dp_conv_target *target, int version, bool verbose)
+static bool plan_device(const dp_conv_target *target, const layer_list *list, int version, bool verbose)
 {
     bool good = wrong_size_is_refused(target) && filters_work(target, version);
-    for (int i = 0; i < LAYERS; i++)
+    for (int i = 0; i < list->count; i++)
         for (int kind = 0; kind < DP_CONV_KINDS; kind++)
-            good = plan_layer(target, &layers[i], kind, verbose) && good;
+            good = plan_layer(target, &list->layers[i], kind, verbose) && good;
     return good;
 }
 
@@ -176,7 +155,7 @@ static bool read_text(const char *path, char *text, size_t size, size_t *length)
     return true;
 }
 
-static bool plan_file(const char *path, bool verbose)
+static bool plan_file(const char *path, const layer_list *list, bool verbose)
 {
     static char text[1 << 16];
     char label[16];
@@ -194,8 +173,8 @@ static bool plan_file(const char *path, bool verbose)
                 cudnnBackendFinalize(target.properties) == CUDNN_STATUS_SUCCESS;
     if (!good)
         printf("FAILED: cuDNN refuses %s\n", path);
-    good = good && plan_device(&target, version, verbose);
-    printf("%s %s: %d convolutions\n", good ? "ok" : "FAILED", label, LAYERS);
+    good = good && plan_device(&target, list, version, verbose);
+    printf("%s %s: %d convolutions\n", good ? "ok" : "FAILED", label, list->count);
     if (target.properties)
         cudnnBackendDestroyDescriptor(target.properties);
     return good;
@@ -203,14 +182,22 @@ static bool plan_file(const char *path, bool verbose)
 
 int main(int argc, char **argv)
 {
-    bool verbose = argc > 1 && strcmp(argv[1], "-v") == 0, good = true;
-    int first = verbose ? 2 : 1;
-    if (first >= argc) {
-        fprintf(stderr, "usage: deviceless_plans [-v] DEVICE.json...\n");
+    static layer_list list;
+    bool verbose = false, more = false;
+    int i = 1;
+    for (; i < argc && argv[i][0] == '-'; i++) {
+        verbose = verbose || strcmp(argv[i], "-v") == 0;
+        more = more || strcmp(argv[i], "--more") == 0;
+    }
+    if (i >= argc) {
+        fprintf(stderr, "usage: deviceless_plans [-v] [--more] DEVICE.json...\n");
         return 2;
     }
+    for (size_t k = 0; k < sizeof layers / sizeof *layers; k++)
+        add_layer(&list, layers[k]);
+    bool good = add_networks(&list, more);
     printf("cuDNN %zu\n", cudnnGetVersion());
-    for (int i = first; i < argc; i++)
-        good = plan_file(argv[i], verbose) && good;
+    for (; i < argc; i++)
+        good = plan_file(argv[i], &list, verbose) && good;
     return good ? EXIT_SUCCESS : EXIT_FAILURE;
 }

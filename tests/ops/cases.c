@@ -135,8 +135,8 @@ const char *const correctness_cases[] = {
     "2x3x6x6 conv16,k3,p1 conv5,k1 concat0 conv17,k1 concat2",
     "1x1x8x8 conv8,k3,p1,relu pool,k2,s2 conv16,k3,p1 upsample concat1 conv1,k1",
     "1x3x8x8 conv16,k3,p1,relu pool,k2,s2 conv32,k1,relu deconv16,k4,s2,p1,relu concat1 conv16,k3,p1 noinput",
-    /* batch normalisation and addition: one or several values a channel, blocks that are full and that are
-     * not, inputs in different orders, values that several operations read */
+    /* batch normalisation and addition: one, several or very many values a channel, blocks that are full and
+     * that are not, inputs in different orders, values that several operations read */
     "5x2x1x1 bn",
     "2x3x4x5 bn",
     "2x3x4x5 bn,relu +",
@@ -144,6 +144,8 @@ const char *const correctness_cases[] = {
     "2x5x3x3 bn,add0,relu",
     "4x9x1x1 bn,relu",
     "5x2x30x31 bn,relu",
+    "3x4x70x61 bn,add0,relu +",
+    "2x1x260x260 bn,relu",
     "2x8x7x7 conv16,k3,p1,nobias bn,relu",
     "2x9x5x6 conv13,k3,p1,nobias bn + noinput",
     "2x16x6x6 conv16,k3,p1,nobias bn,add0,relu",

@@ -95,30 +95,31 @@ static bool for_every_case(dp_device *device, case_body *body, char *message)
     return true;
 }
 
-static bool run_and_compare(dp_device *device, const op_case *c, const case_data *data, chain_options options,
-                            char *message)
+/* A run by each of `count` options, which are all in training or none, against one of the reference. */
+static bool run_and_compare(dp_device *device, const op_case *c, const case_data *data,
+                            const chain_options *options, int count, char *message)
 {
-    dp_error err = {0};
-    case_result got;
     case_reference wanted;
-    bool good = case_reference_run(c, data, options.training, &wanted);
+    bool good = case_reference_run(c, data, options[0].training, &wanted);
     if (!good)
         use_failed(message, "out of memory in a test");
-    else if (case_run(device, c, data, options, &got, &err) != DP_OK)
-        good = use_failed(message, "case '%s': %s", c->text, err.message);
-    else
-        good = compare_results(c, &got, &wanted, message);
-    if (err.status == DP_OK && good)
+    for (int i = 0; i < count && good; i++) {
+        dp_error err = {0};
+        case_result got;
+        good = case_run(device, c, data, options[i], &got, &err) == DP_OK
+                   ? compare_results(c, &got, &wanted, message)
+                   : use_failed(message, "case '%s': %s", c->text, err.message);
         case_result_free(&got);
+    }
     case_reference_free(&wanted);
     return good;
 }
 
 static bool check_training(dp_device *device, const op_case *c, const case_data *data, char *message)
 {
-    return run_and_compare(device, c, data, (chain_options){.training = true, .scribble = true}, message) &&
-           run_and_compare(device, c, data,
-                           (chain_options){.training = true, .direct = true, .replica = true}, message);
+    static const chain_options options[] = {{.training = true, .scribble = true},
+                                            {.training = true, .direct = true, .replica = true}};
+    return run_and_compare(device, c, data, options, 2, message);
 }
 
 bool use_operations(dp_device *device, char *message)
@@ -128,7 +129,7 @@ bool use_operations(dp_device *device, char *message)
 
 static bool check_inference(dp_device *device, const op_case *c, const case_data *data, char *message)
 {
-    return run_and_compare(device, c, data, (chain_options){.scribble = true}, message);
+    return run_and_compare(device, c, data, &(chain_options){.scribble = true}, 1, message);
 }
 
 bool use_inference(dp_device *device, char *message)

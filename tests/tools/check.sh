@@ -166,7 +166,9 @@ check() {
 
 check_long() {
     check
-    local round
+    local round plans=$base/check/tests/deviceless_plans
+    [ ! -x "$plans" ] ||
+        task 'more convolutions planned by cuDNN' 600 "$plans" --more tests/cuda/devices/*.json
     ops ', TSan' "$base/tsan" "${tsan[@]}"
     cuda_tsan "$base/tsan" {3..20}
     for round in 1 2 3 4 5; do
