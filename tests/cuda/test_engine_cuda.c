@@ -22,6 +22,21 @@ typedef struct run {
     int32_t *labels;
 } run;
 
+/* ---- a step that can be held up ---- */
+
+static dp_backend_functions altered;
+static const dp_backend_functions *original;
+static int *_Atomic gate; /* pinned; null: no step is held up */
+
+/* Before the criterion, on the output device, the compute stream stops until *gate. */
+static dp_status held_loss(dp_device *device, void *stream, const dp_loss_args *args, dp_error *err)
+{
+    int *go = atomic_load(&gate);
+    if (go && launch_hold(stream, go) != cudaSuccess)
+        return dp_fail(err, DP_ERROR_DEVICE, "the stream cannot be held up");
+    return original->loss(device, stream, args, err);
+}
+
 static void open_run(run *r)
 {
     dp_error err = {0};
@@ -30,6 +45,10 @@ static void open_run(run *r)
     setenv("DPTRAIN_EMULATED_GPUS", "3", 1);
     ck_assert_msg(dp_cuda_backend_open(&(dp_cuda_config){0}, &r->context.backend, &err) == DP_OK, "%s",
                   err.message);
+    original = r->context.backend->call;
+    altered = *original;
+    altered.loss = held_loss;
+    r->context.backend->call = &altered;
     const dp_model_config mc = {.name = "mlp",
                                 .input_rank = 1,
                                 .input_shape = {FEATURES},
@@ -74,18 +93,6 @@ static dp_step step_of(const run *r, int batch)
 
 /* ---- the next chunk travels while the devices compute ---- */
 
-static dp_backend_functions altered;
-static const dp_backend_functions *original;
-static int *go; /* pinned */
-
-/* Before the criterion, on the output device, the compute stream stops until *go. */
-static dp_status held_loss(dp_device *device, void *stream, const dp_loss_args *args, dp_error *err)
-{
-    if (launch_hold(stream, go) != cudaSuccess)
-        return dp_fail(err, DP_ERROR_DEVICE, "no hold");
-    return original->loss(device, stream, args, err);
-}
-
 START_TEST(a_staged_chunk_arrives_before_the_step_has_ended)
 {
     run r;
@@ -93,17 +100,13 @@ START_TEST(a_staged_chunk_arrives_before_the_step_has_ended)
     dp_step_result result;
     void *host;
     open_run(&r);
-    ck_assert(dp_context_host_alloc(&r.context, sizeof *go, &host, &err) == DP_OK);
-    go = host;
+    ck_assert(dp_context_host_alloc(&r.context, sizeof(int), &host, &err) == DP_OK);
+    volatile int *go = host;
     dp_step first = step_of(&r, 0), second = step_of(&r, 1);
-    *go = 1;
     ck_assert_msg(dp_engine_train(r.engine, &first, &result, &err) == DP_OK, "%s", err.message);
 
-    original = r.context.backend->call;
-    altered = *original;
-    altered.loss = held_loss;
-    r.context.backend->call = &altered;
-    *(volatile int *)go = 0;
+    *go = 0;
+    atomic_store(&gate, host);
     ck_assert(dp_engine_begin(r.engine, &first, &err) == DP_OK);
     ck_assert(dp_engine_stage(r.engine, &second.batch, &err) == DP_OK);
     for (int k = 0; k < DEVICES; k++) {
@@ -121,12 +124,12 @@ START_TEST(a_staged_chunk_arrives_before_the_step_has_ended)
         ck_assert(memcmp(got, second.batch.x + BATCH / DEVICES * k * FEATURES, sizeof got) == 0);
         ck_assert_int_eq(cudaStreamDestroy(stream), cudaSuccess);
     }
-    *(volatile int *)go = 1;
+    *go = 1;
     ck_assert_msg(dp_engine_finish(r.engine, &result, &err) == DP_OK, "%s", err.message);
     ck_assert_msg(dp_engine_train(r.engine, &second, &result, &err) == DP_OK, "%s", err.message);
     ck_assert(result.finite);
-    r.context.backend->call = original;
-    dp_context_host_free(&r.context, go);
+    atomic_store(&gate, NULL);
+    dp_context_host_free(&r.context, host);
     close_run(&r);
 }
 END_TEST

@@ -36,6 +36,7 @@ static bool never_readable(dp_device *device, dp_device *peer)
     return device == peer;
 }
 
+/* Before an engine opens: its threads read the table all the time. */
 static void alter(run *r)
 {
     original = r->context->backend->call;
@@ -53,13 +54,14 @@ START_TEST(any_failing_call_ends_the_step_with_its_cause)
             dp_step_result result;
             open_devices(&r, 3);
             alter(&r);
-            open_engine(&r, "mlp");
+            calls_left = 0; /* none is to fail yet */
             if (what == 0)
                 altered.copy = failing_copy;
             else if (what == 1)
                 altered.update = failing_update;
             else
                 altered.op_backward = failing_backward;
+            open_engine(&r, "mlp");
             calls_left = n;
             dp_step step = make_step(&r, 9, true, 1);
             dp_status status = dp_engine_train(r.engine, &step, &result, &err);
@@ -72,7 +74,6 @@ START_TEST(any_failing_call_ends_the_step_with_its_cause)
                 ck_assert_ptr_nonnull(strstr(err.message, "failed on purpose"));
             } else
                 ck_assert_int_eq(status, DP_OK);
-            altered = *original;
             close_run(&r);
             if (!reached) {
                 ck_assert_int_gt(n, 1); /* at least one call was made to fail */
@@ -180,7 +181,6 @@ START_TEST(waiting_for_other_devices_is_not_busy)
         open_devices(&r, 3);
         alter(&r);
         r.config.loss_mode = (dp_loss_mode)mode;
-        open_engine(&r, "mlp");
         watched = &r;
         altered.stream_wait = watched_wait;
         altered.op_forward = watched_forward;
@@ -188,6 +188,7 @@ START_TEST(waiting_for_other_devices_is_not_busy)
         altered.loss = watched_loss;
         altered.update = watched_update;
         foreign_waits = 0;
+        open_engine(&r, "mlp");
         train(&r, 32, true, 1);
         train(&r, 32, true, 1);
         ck_assert_int_gt(foreign_waits, 0);
@@ -198,7 +199,6 @@ START_TEST(waiting_for_other_devices_is_not_busy)
             ck_assert(dp_engine_report(r.engine, k, &report, &err) == DP_OK);
             ck_assert(report.busy_fraction > 0 && report.busy_fraction <= 1);
         }
-        altered = *original;
         close_run(&r);
     }
 }
