@@ -41,7 +41,7 @@ export CK_TIMEOUT_MULTIPLIER=5
 
 task 'build' 1800 "$MAKE" -j"$(nproc)" --no-print-directory BUILD="$base" "${targets[@]}" \
     "$base/tests/test_ops_cuda$emulated" "$base/tests/test_backend_cuda$emulated" \
-    "${program%/*}/"{test_engine,test_engine_backend} || {
+    "${program%/*}/"{test_engine,test_engine_backend,test_train} || {
     closing
     exit 1
 }
@@ -62,6 +62,7 @@ tests 'backend' 300 "$base/tests/test_backend_cuda$emulated"
 tests 'operations' 900 "$base/tests/test_ops_cuda$emulated"
 tests 'engine' 600 "${program%/*}/test_engine" cuda
 tests 'engine and backend' 600 "${program%/*}/test_engine_backend" cuda
+tests 'training' 300 "${program%/*}/test_train" cuda
 for devices in 1 2 3 4 8; do
     wanted=$(by_devices "$devices")
     if [ -z "$wanted" ]; then

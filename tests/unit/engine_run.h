@@ -1,8 +1,4 @@
-/* What the tests of the engine share: a small engine on the backend that the program's argument names.
- *
- *     test_engine         on CPU devices
- *     test_engine cuda    on CUDA devices, by the libdptrain_cuda.so that lies beside the program
- */
+/* What the tests of the engine share: a small engine. */
 #ifndef ENGINE_RUN_H
 #define ENGINE_RUN_H
 
@@ -10,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backend.h"
 #include "dptrain/engine.h"
 #include "parallel/context.h"
 #include "parallel/engine.h"
@@ -24,7 +21,6 @@ typedef struct run {
     int ids[DP_MAX_DEVICES];
 } run;
 
-static dp_backend_kind backend = DP_BACKEND_CPU;
 static float x[MAX_BATCH * FEATURES];
 static int32_t labels[MAX_BATCH];
 static float values[MAX_BATCH * CLASSES];
@@ -107,20 +103,5 @@ static inline float *weights_of(run *r)
 }
 
 enum { MLP_ELEMENTS = 36 * 32 + 32 + 32 * 16 + 16 + 16 * 10 + 10 };
-
-/* Runs the program's tests and returns its exit status. */
-static inline int run_tests(int argc, char **argv, Suite *suite)
-{
-    SRunner *r = srunner_create(suite);
-    int failed = 1;
-    if (argc == 2 && strcmp(argv[1], "cuda") == 0)
-        backend = DP_BACKEND_CUDA;
-    if (argc == 1 || backend == DP_BACKEND_CUDA) {
-        srunner_run_all(r, CK_NORMAL);
-        failed = srunner_ntests_failed(r);
-    }
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
-}
 
 #endif

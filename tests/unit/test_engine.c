@@ -388,7 +388,7 @@ START_TEST(nonfinite_gradients_are_named)
     dp_step step = make_step(&r, 64, true, 1);
     ck_assert(dp_engine_train(r.engine, &step, &result, &err) == DP_OK);
     ck_assert(!result.finite);
-    ck_assert_ptr_nonnull(strstr(result.nonfinite_what, backend == DP_BACKEND_CPU ? "cpu:1" : "cuda:1"));
+    ck_assert_ptr_nonnull(strstr(result.nonfinite_what, on("cpu:1", "cuda:1")));
     close_run(&r);
 }
 END_TEST
@@ -411,9 +411,8 @@ START_TEST(wrong_devices_are_refused)
     run r;
     open_devices(&r, 2);
     r.ids[1] = 5;
-    expect_config_error(&r, backend == DP_BACKEND_CPU
-                                ? "device id 5 does not exist: 2 devices are visible (cpu:0 to cpu:1)"
-                                : "device id 5 does not exist: 2 devices are visible (cuda:0 to cuda:1)");
+    expect_config_error(&r, on("device id 5 does not exist: 2 devices are visible (cpu:0 to cpu:1)",
+                               "device id 5 does not exist: 2 devices are visible (cuda:0 to cuda:1)"));
     r.ids[1] = 0;
     expect_config_error(&r, "device id 0 is listed twice");
     r.ids[1] = 1;

@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "backend.h"
 #include "io/file.h"
 #include "io/safetensors.h"
 #include "scratch.h"
@@ -69,7 +70,7 @@ typedef struct run {
 static void open_devices(run *r, int devices)
 {
     dp_context_config c = dp_context_defaults();
-    c.backend = DP_BACKEND_CPU;
+    c.backend = backend;
     c.logical_devices = devices;
     c.threads_per_device = 1;
     OK(dp_context_open(&c, &r->context, &err));
@@ -503,7 +504,7 @@ START_TEST(what_is_not_finite_is_named_and_spoils_no_checkpoint)
     r.config.lr_gamma = 1e33;
     ck_assert_int_eq(train(&r, NULL), DP_ERROR_NONFINITE);
     assert_says("epoch 1, batch 1");
-    assert_says("cpu:0");
+    assert_says(on("cpu:0", "cuda:0"));
     ck_assert(!dp_file_exists(scratch("model/model_epoch_1.safetensors")));
     dp_load_report report;
     OK(dp_weights_load(scratch("model/model_epoch_0.safetensors"), r.model, false,
@@ -738,7 +739,7 @@ static TCase *add_case(Suite *s, const char *name)
     return t;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     Suite *s = suite_create("train");
     TCase *t = add_case(s, "arithmetic");
@@ -765,9 +766,5 @@ int main(void)
     tcase_add_test(t, module_is_stripped_after_a_dot_too);
     tcase_add_test(t, half_precision_is_widened_and_integers_are_refused);
     tcase_add_test(t, what_does_not_fit_is_listed);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return run_tests(argc, argv, s);
 }
