@@ -35,7 +35,9 @@ dp_status dp_fetch_buffers(dp_replica *r, uint64_t number, dp_error *err)
 
 dp_status dp_use_bucket(dp_replica *r, int bucket, uint64_t number, dp_error *err)
 {
-    if (r == r->engine->primary) /* its own update ran on the copy stream */
+    /* Its own update ran on the copy stream. The host has waited for that at the end of the last step, so
+     * this wait is over at once; it checks that the weights asked for are the newest. */
+    if (r == r->engine->primary)
         return dp_stream_wait(&r->compute, &r->weights_ready[bucket].event, number, "its own weights", err);
     if (r->bucket_number[bucket] != number)
         DP_TRY(fetch_bucket(r, bucket, number, err));
