@@ -87,6 +87,8 @@ static dp_status receive_all(link_test *t, dp_device *device, dp_error *err)
     for (int k = 0; status == DP_OK && k < t->count; k++)
         if (k != device->id)
             status = receive(t, &r, &t->backend->devices[k], err);
+    if (status != DP_OK && r.stream.device)
+        dp_stream_synchronize(&r.stream, NULL); /* what it still reads is about to be freed */
     dp_event_destroy(&r.end);
     dp_event_destroy(&r.start);
     dp_stream_destroy(&r.stream);

@@ -51,7 +51,6 @@ parity() {
     tests "parity$1" 600 "$PYTHON" tests/parity/parity.py --only "$3" "$2/dptrain" tests/parity/cases -- "${@:4}"
 }
 
-built=three-,linear-,mlp-,lenet- # the cases whose models there are
 cases_of_three() {
     local all=(tests/parity/cases/{three,linear,mlp,lenet}-*3dev*/)
     all=("${all[@]#tests/parity/cases/}")
@@ -97,7 +96,7 @@ cuda() {
     task 'a machine without a GPU' 60 tests/tools/test_no_gpu.sh "$1/dptrain"
     tests 'the CUDA emulation' 300 "$MAKE" --no-print-directory BUILD="$1" emulation-check
     tests 'engine held up, emulated GPUs' 300 "$1/tests/test_engine_cuda_emulated"
-    tests 'make gpu-check, emulated GPUs' 1200 env DPTRAIN_EMULATED_GPUS=8 DPTRAIN_EMULATED_SEED=1 CASES="$built" \
+    tests 'make gpu-check, emulated GPUs' 1200 env DPTRAIN_EMULATED_GPUS=8 DPTRAIN_EMULATED_SEED=1 \
         "$MAKE" "${settings[@]}" EMULATED=1 gpu-check
     # shellcheck disable=SC2016 # the shell within expands it
     task 'a program on the library, emulated GPUs' 60 env DPTRAIN_EMULATED_GPUS=2 \

@@ -5,14 +5,12 @@
 # Ends with the line "N passed, N failed, N skipped"; exit 0 only if something passed and nothing failed. Without a GPU,
 # or without what the CUDA backend is built from, it says so in one line; exit 1.
 #
-# --emulated runs the same steps on the emulation (DPTRAIN_EMULATED_GPUS, 1 unless it is set). CASES: which parity cases, as
-# the beginnings of their names with commas between them.
+# --emulated runs the same steps on the emulation (DPTRAIN_EMULATED_GPUS, 1 unless it is set).
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 MAKE=${MAKE:-make}
 PYTHON=${PYTHON:-python3}
 base=${BUILD:-build}
-cases=${CASES:-three-,linear-,mlp-,lenet-} # the models there are
 logs=$base/logs/gpu
 emulated=
 [ "${1:-}" != --emulated ] || emulated=_emulated
@@ -50,7 +48,7 @@ task 'build' 1800 "$MAKE" -j"$(nproc)" --no-print-directory BUILD="$base" "${tar
 # by_devices N: the cases of so many devices.
 by_devices() {
     local all=() prefix path
-    for prefix in ${cases//,/ }; do
+    for prefix in ${built//,/ }; do
         for path in tests/parity/cases/"$prefix"*"$1"dev*/; do
             [ ! -e "$path" ] || all+=("$(basename "$path")")
         done

@@ -1,6 +1,11 @@
-# steps.sh: sourced by check.sh. Runs the steps of a check, each under a time limit, counts what passed, failed and was
-# skipped, and closes with the line "N passed, N failed, N skipped". What a step prints goes to a file in $logs.
+# steps.sh: sourced by check.sh and gpu_check.sh. Runs the steps of a check, each under a time limit, counts what passed,
+# failed and was skipped, and closes with the line "N passed, N failed, N skipped". What a step prints goes to a file in
+# $logs.
 # shellcheck shell=bash
+
+# Beginnings of the names of the parity cases whose models there are; for the scripts that source this.
+# shellcheck disable=SC2034
+built=three-,linear-,mlp-,lenet-
 
 passed=0 failed=0 skipped=0
 running=
