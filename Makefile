@@ -27,9 +27,15 @@ endif
 LIBS       ?= -ldnnl -ljansson -lz $(OPENMP_LIBS) -lm -ldl -lpthread
 CHECK_LIBS ?= -lcheck -lsubunit -lrt
 
+# Where make install puts things: $(DESTDIR)$(PREFIX)/bin, lib, include and share. DESTDIR stages a package.
+PREFIX  ?= /usr/local
+DESTDIR ?=
+
 INSTRUMENT      := $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer)
+# One set of objects for both libraries. Only what the public headers declare leaves the shared one (status.h).
+VISIBILITY      := -fPIC -fvisibility=hidden
 ALL_CPPFLAGS    := -D_GNU_SOURCE -Iinclude -Isrc -I. $(CPPFLAGS)
-ALL_CFLAGS      := -std=c17 $(if $(DEBUG),-O0,-O3) $(CFLAGS) -Wall -Wextra $(if $(WERROR),-Werror) $(OPENMP) $(INSTRUMENT)
+ALL_CFLAGS      := -std=c17 $(if $(DEBUG),-O0,-O3) $(CFLAGS) -Wall -Wextra $(if $(WERROR),-Werror) $(VISIBILITY) $(OPENMP) $(INSTRUMENT)
 ALL_LDFLAGS     := $(LDFLAGS) $(INSTRUMENT)
 
 SOURCES     := $(wildcard src/*/*.c)
@@ -39,20 +45,24 @@ UNIT_TESTS  := $(wildcard tests/unit/test_*.c)
 OPS_SOURCES := $(wildcard tests/ops/*.c)
 CLI_TESTS   := $(wildcard tests/cli/*.c)
 BENCHES     := $(wildcard bench/*.c)
-C_SOURCES   := $(SOURCES) $(wildcard tests/unit/*.c) $(OPS_SOURCES) $(CLI_TESTS) $(BENCHES)
+C_SOURCES   := $(SOURCES) $(wildcard tests/unit/*.c) $(OPS_SOURCES) $(CLI_TESTS) $(BENCHES) tests/library/example.c
 
 objects        = $(patsubst %.c,$(BUILD)/%.o,$(1))
 LIB           := $(BUILD)/libdptrain.a
+VERSION       := $(subst ",,$(firstword $(filter "%",$(file <include/dptrain/status.h))))
+SONAME        := libdptrain.so.$(firstword $(subst ., ,$(VERSION)))
+SHARED_LIB    := $(BUILD)/libdptrain.so.$(VERSION)
 BENCH_PROGRAMS := $(patsubst bench/%.c,$(BUILD)/bench/%,$(BENCHES))
 TEST_PROGRAMS := $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(UNIT_TESTS)) \
     $(if $(OPS_SOURCES),$(BUILD)/tests/test_ops) $(if $(CLI_TESTS),$(BUILD)/tests/test_cli)
 
-.PHONY: all tests emulated help deps demo quick check check-long gpu-check bench lint lint-format lint-rules lint-scripts format clean
+.PHONY: all tests emulated help deps demo quick check check-long gpu-check bench lint lint-format lint-rules lint-scripts format clean \
+    install uninstall
 .DELETE_ON_ERROR:
 .SECONDARY:
 .SUFFIXES:
 
-all: $(BUILD)/dptrain $(if $(SANITIZE),,cuda)
+all: $(BUILD)/dptrain $(if $(SANITIZE),,$(SHARED_LIB) cuda)
 tests: $(BUILD)/dptrain $(TEST_PROGRAMS) $(BENCH_PROGRAMS)
 
 help:
@@ -65,12 +75,14 @@ help:
 	@echo 'make deps       install what building, demo and check need and is missing (Debian, as root)'
 	@echo 'make emulated   build/emulated/dptrain: the program on emulated GPUs (DPTRAIN_EMULATED_GPUS=1..8)'
 	@echo 'make tests      build every test program, without running any'
+	@echo 'make install    into $(DESTDIR)$(PREFIX): program, libraries, headers, man page, completion; also make uninstall'
 	@echo 'make bench      build and run what bench/ holds'
 	@echo 'make lint       formatting, rules of the source tree, scripts'
 	@echo 'make format     clang-format every source in place'
 	@echo 'make clean      remove $(BUILD)'
 	@echo
 	@echo 'Variables (now): CC=$(CC) BUILD=$(BUILD) CFLAGS="$(CFLAGS)" CPPFLAGS LDFLAGS LIBS PYTHON=$(PYTHON)'
+	@echo '  PREFIX=$(PREFIX) DESTDIR=$(DESTDIR)   where make install puts things'
 	@echo '  DEBUG=1                      no optimisation'
 	@echo '  WERROR=1                     warnings are errors'
 	@echo '  SANITIZE=address,undefined   or SANITIZE=thread; give these builds a BUILD of their own'
@@ -111,6 +123,14 @@ $(LIB): $(call objects,$(LIB_SOURCES)) $(BUILD)/members
 	@rm -f $@
 	@ar rcs $@ $(filter %.o,$^)
 
+# Beside it the names that programs start with (the soname) and are linked with. The library lists its own symbols;
+# what it uses of others must be there when it is linked.
+$(SHARED_LIB): $(call objects,$(LIB_SOURCES)) $(BUILD)/members
+	@echo '  LINK $@'
+	@$(CC) -shared $(ALL_LDFLAGS) -Wl,-soname,$(SONAME) -Wl,-z,defs $(filter %.o,$^) $(LIBS) -o $@
+	@ln -sf $(@F) $(BUILD)/$(SONAME)
+	@ln -sf $(@F) $(BUILD)/libdptrain.so
+
 link = @mkdir -p $(@D); echo '  LINK $@'; $(CC) $(ALL_LDFLAGS) $(filter %.o,$^) $(LIB) $(1) $(LIBS) -o $@
 
 $(BUILD)/dptrain: $(call objects,$(CLI_SOURCES)) $(LIB)
@@ -148,6 +168,8 @@ $(BUILD)/emulated/test_%: $(BUILD)/tests/test_% | $(CUDA_EMULATED_LIB)
 	@cp $< $@
 $(BUILD)/test_%: $(BUILD)/tests/test_% | $(CUDA_LIB)
 	@cp $< $@
+$(BUILD)/emulated/example: $(BUILD)/tests/library/example.o $(LIB) | $(CUDA_EMULATED_LIB)
+	$(call link)
 
 # ---- using ----
 
@@ -168,6 +190,57 @@ quick check check-long:
 gpu-check:
 	@MAKE='$(MAKE_COMMAND)' BUILD='$(BUILD)' PYTHON='$(PYTHON)' tests/tools/gpu_check.sh $(if $(EMULATED),--emulated)
 
+# ---- installing ----
+
+MANUAL     := $(BUILD)/dptrain.1
+COMPLETION := src/cli/completion.bash
+HEADERS    := $(wildcard include/dptrain/*.h)
+DESTINATION = $(DESTDIR)$(PREFIX)
+INSTALLED   = bin/dptrain lib/libdptrain.a lib/libdptrain.so.$(VERSION) lib/$(SONAME) lib/libdptrain.so \
+    lib/libdptrain_cuda.so lib/pkgconfig/dptrain.pc share/man/man1/dptrain.1 \
+    share/bash-completion/completions/dptrain $(HEADERS)
+
+$(MANUAL): src/cli/manual.sh $(BUILD)/dptrain
+	@echo '  MAN  $@'
+	@src/cli/manual.sh $(BUILD)/dptrain >$@
+
+define PKG_CONFIG_FILE
+prefix=$(PREFIX)
+libdir=$${prefix}/lib
+includedir=$${prefix}/include
+
+Name: dptrain
+Description: DataParallel training on all devices of one machine
+Version: $(VERSION)
+Cflags: -I$${includedir}
+Libs: -L$${libdir} -ldptrain
+Libs.private: $(LIBS)
+endef
+
+install: export TEXT = $(PKG_CONFIG_FILE)
+install: all $(SHARED_LIB) $(MANUAL)
+	@install -d '$(DESTINATION)/bin' '$(DESTINATION)/lib/pkgconfig' '$(DESTINATION)/include/dptrain' '$(DESTINATION)/share/man/man1' \
+	    '$(DESTINATION)/share/bash-completion/completions'
+	@install -m 755 $(BUILD)/dptrain '$(DESTINATION)/bin/dptrain'
+	@install -m 644 $(LIB) $(SHARED_LIB) '$(DESTINATION)/lib'
+	@ln -sf libdptrain.so.$(VERSION) '$(DESTINATION)/lib/$(SONAME)'
+	@ln -sf libdptrain.so.$(VERSION) '$(DESTINATION)/lib/libdptrain.so'
+ifneq ($(CUDA_AVAILABLE),)
+	@install -m 644 $(CUDA_LIB) '$(DESTINATION)/lib'
+endif
+	@install -m 644 $(HEADERS) '$(DESTINATION)/include/dptrain'
+	@install -m 644 $(MANUAL) '$(DESTINATION)/share/man/man1/dptrain.1'
+	@install -m 644 $(COMPLETION) '$(DESTINATION)/share/bash-completion/completions/dptrain'
+	@printf '%s\n' "$$TEXT" >'$(DESTINATION)/lib/pkgconfig/dptrain.pc'
+	@chmod 644 '$(DESTINATION)/lib/pkgconfig/dptrain.pc'
+	@echo 'installed in $(DESTINATION)'
+
+# Directories that others use too stay.
+uninstall:
+	@rm -f $(foreach file,$(INSTALLED),'$(DESTINATION)/$(file)')
+	@rmdir '$(DESTINATION)/include/dptrain' 2>/dev/null || :
+	@echo 'removed from $(DESTINATION)'
+
 ifneq ($(BENCHES),)
 bench: $(BENCH_PROGRAMS)
 	@for program in $^; do $$program || exit 1; done
@@ -176,7 +249,7 @@ endif
 # ---- keeping order ----
 
 FORMATTED := $(wildcard include/dptrain/*.h src/*/*.[ch] tests/*/*.[ch] tests/*/*.cpp cuda/*.[ch] cuda/*/*.cu bench/*.[ch])
-SCRIPTS   := $(wildcard tests/tools/*.sh) .ci/run
+SCRIPTS   := $(wildcard tests/tools/*.sh tests/library/*.sh src/cli/*.sh src/cli/*.bash) .ci/run
 
 lint: lint-format lint-rules lint-scripts
 lint-format:

@@ -1,11 +1,24 @@
-/* Devices to train on.
+/* Devices to train on. UNSTABLE: may change in any version.
  *
- *     dp_context_config config = dp_context_defaults();
- *     config.logical_devices = 2;
- *     dp_context *context;
- *     if (dp_context_open(&config, &context, &err) != DP_OK) ...
- *     ...
- *     dp_context_close(context);
+ *     // Prints the devices: two on whatever hardware there is.
+ *     #include <stdio.h>
+ *
+ *     dp_status example(dp_error *err)
+ *     {
+ *         dp_context_config config = dp_context_defaults();
+ *         config.logical_devices = 2;
+ *         dp_context *context;
+ *         dp_status status = dp_context_open(&config, &context, err);
+ *         if (status != DP_OK)
+ *             return status;
+ *         for (int k = 0; k < dp_context_device_count(context); k++) {
+ *             dp_device_info info;
+ *             if (dp_context_device(context, k, &info, err) == DP_OK)
+ *                 printf("%s: %s\n", info.label, info.name);
+ *         }
+ *         dp_context_close(context);
+ *         return DP_OK;
+ *     }
  */
 #ifndef DPTRAIN_CONTEXT_H
 #define DPTRAIN_CONTEXT_H
@@ -15,6 +28,8 @@
 #include <stdint.h>
 
 #include "dptrain/status.h"
+
+DP_BEGIN_DECLARATIONS
 
 typedef struct dp_context dp_context;
 
@@ -74,5 +89,7 @@ dp_status dp_context_measure_links(dp_context *context, dp_link *links, dp_error
 /* Host memory that devices copy from fastest (pinned for CUDA). 64-byte aligned. */
 dp_status dp_context_host_alloc(dp_context *context, size_t bytes, void **out, dp_error *err);
 void dp_context_host_free(dp_context *context, void *pointer);
+
+DP_END_DECLARATIONS
 
 #endif

@@ -1,17 +1,27 @@
-/* Data: sets of samples, and loaders that prepare batches ahead of the devices.
+/* Data: sets of samples, and loaders that prepare batches ahead of the devices. STABLE.
  *
- *     dp_data_config config = dp_data_defaults();
- *     config.source = "fashion-mnist";
- *     dp_dataset *train, *valid;
- *     dp_data_open(&config, &train, &valid, &err);
- *     dp_loader_config lc = {.dataset = train, .batch_size = 128, .workers = 2, .shuffle = true, .seed = 0};
- *     dp_loader *loader;
- *     dp_loader_create(&lc, &loader, &err);
- *     dp_loader_start(loader, epoch, 0, &err);
- *     const dp_batch *batch;
- *     while (dp_loader_next(loader, &batch, &err) == DP_OK && batch) {
- *         ...
- *         dp_loader_release(loader, batch);
+ *     // Reads Fashion-MNIST once, in shuffled batches of 128, on two threads of the loader's.
+ *     dp_status example(dp_error *err)
+ *     {
+ *         dp_data_config config = dp_data_defaults();
+ *         config.source = "fashion-mnist";
+ *         dp_dataset *train = NULL, *valid = NULL;
+ *         dp_loader *loader = NULL;
+ *         const dp_batch *batch = NULL;
+ *         dp_status status = dp_data_open(&config, &train, &valid, err);
+ *         dp_loader_config lc = {.dataset = train, .batch_size = 128, .workers = 2, .shuffle = true};
+ *         if (status == DP_OK)
+ *             status = dp_loader_create(&lc, &loader, err);
+ *         if (status == DP_OK)
+ *             status = dp_loader_start(loader, 0, 0, err); // epoch 0, from its first batch
+ *         while (status == DP_OK && (status = dp_loader_next(loader, &batch, err)) == DP_OK && batch) {
+ *             // batch->x is [batch->samples, 1, 28, 28], batch->y the labels
+ *             dp_loader_release(loader, batch);
+ *         }
+ *         dp_loader_free(loader);
+ *         dp_dataset_free(train);
+ *         dp_dataset_free(valid);
+ *         return status;
  *     }
  */
 #ifndef DPTRAIN_DATA_H
@@ -22,6 +32,8 @@
 #include <stdint.h>
 
 #include "dptrain/status.h"
+
+DP_BEGIN_DECLARATIONS
 
 typedef struct dp_dataset dp_dataset;
 typedef struct dp_loader dp_loader;
@@ -110,5 +122,7 @@ dp_status dp_loader_start(dp_loader *loader, int64_t epoch, int64_t first_batch,
  * to two may be held at once. */
 dp_status dp_loader_next(dp_loader *loader, const dp_batch **out, dp_error *err);
 void dp_loader_release(dp_loader *loader, const dp_batch *batch);
+
+DP_END_DECLARATIONS
 
 #endif

@@ -1,17 +1,26 @@
 /* The DataParallel engine: one host thread, stream and replica per device; weights, gradient sum and
- * optimizer on the primary, device_ids[0]. The arithmetic is that of torch.nn.DataParallel.
+ * optimizer on the primary, device_ids[0]. The arithmetic is that of torch.nn.DataParallel. STABLE.
  *
- *     dp_engine_config config = dp_engine_defaults();
- *     config.device_ids = (int[]){0, 1}; config.device_count = 2;
- *     config.criterion = DP_LOSS_CROSS_ENTROPY;
- *     dp_engine *engine;
- *     dp_engine_create(context, model, &config, &engine, &err);
- *     dp_engine_set_weights(engine, weights, &err);
- *     dp_engine_plan(engine, 128, true, &err);           // batches of 128 will come, for training
- *     dp_step step = {.batch = {.samples = 128, .x = x, .y = y}, .lr = 0.05, .update = true};
- *     dp_step_result result;
- *     dp_engine_train(engine, &step, &result, &err);
- *     dp_engine_free(engine);
+ *     // One step on devices 0 and 1 over a batch of 128; afterwards the outputs, gathered.
+ *     dp_status example(dp_context *context, const dp_model *model, const float *weights, const float *x,
+ *                       const int32_t *labels, float *outputs, dp_error *err)
+ *     {
+ *         dp_engine_config config = dp_engine_defaults();
+ *         config.device_ids = (int[]){0, 1};
+ *         config.device_count = 2;
+ *         dp_step step = {.batch = {.samples = 128, .x = x, .y = labels}, .lr = 0.05, .update = true};
+ *         dp_step_result result;
+ *         dp_engine *engine = NULL;
+ *         dp_status status = dp_engine_create(context, model, &config, &engine, err);
+ *         if (status == DP_OK)
+ *             status = dp_engine_set_weights(engine, weights, err);
+ *         if (status == DP_OK)
+ *             status = dp_engine_train(engine, &step, &result, err);
+ *         if (status == DP_OK)
+ *             status = dp_engine_forward(engine, &step.batch, outputs, err);
+ *         dp_engine_free(engine);
+ *         return status;
+ *     }
  *
  * Calls on one engine come from one thread (the coordinator). */
 #ifndef DPTRAIN_ENGINE_H
@@ -23,6 +32,8 @@
 #include "dptrain/context.h"
 #include "dptrain/model.h"
 #include "dptrain/status.h"
+
+DP_BEGIN_DECLARATIONS
 
 typedef struct dp_engine dp_engine;
 
@@ -54,9 +65,12 @@ typedef struct dp_optimizer_config {
 enum { DP_ENGINE_MAX_DEVICES = 64 };
 
 typedef struct dp_engine_config {
-    const int *device_ids; /* read during create; device_ids[0] is the primary */
-    int device_count;
-    int output_device; /* where gather mode gathers: one of device_ids; -1: the primary */
+    const int *device_ids; /* read during create; device_ids[0] is the primary; NULL: all devices */
+    int device_count;      /* of device_ids */
+    int output_device;     /* where gather mode gathers: one of device_ids; -1: the primary */
+    int dim; /* along which the samples lie in x, outputs and targets that have their shape (labels have the
+                one dimension), and along which batches are scattered and outputs gathered: [C, samples, H, W]
+                and [classes, samples] for 1. Any but 0 costs the coordinator a pass over the batch. */
     dp_split_kind split;
     const double *shares; /* DP_SPLIT_SHARES: one per device, at least one above 0 */
     dp_loss_kind criterion;
@@ -67,7 +81,8 @@ typedef struct dp_engine_config {
     int freeze_count;
     bool direct_convolution; /* never Winograd */
     uint64_t seed;           /* of dropout */
-    bool evaluation_only; /* no gradients and no optimizer state: dp_engine_evaluate serves, training fails */
+    bool evaluation_only;    /* no gradients and no optimizer state: dp_engine_evaluate and _forward serve,
+                                training fails */
 } dp_engine_config;
 
 dp_engine_config dp_engine_defaults(void);
@@ -81,9 +96,11 @@ int dp_split_batch(dp_split_kind kind, const double *shares, int devices, int64_
  * want to know before they read data. DP_ERROR_USAGE names what is visible. */
 dp_status dp_engine_check(const dp_context *context, const dp_engine_config *config, dp_error *err);
 
-/* Starts the worker threads and allocates parameters, gradients and optimizer state (see evaluation_only).
- * DP_ERROR_USAGE names ids that do not exist or repeat. The context and the model must outlive the engine.
- * Owner: the caller. */
+/* torch.nn.DataParallel(module, device_ids, output_device, dim). Starts the worker threads and allocates
+ * parameters, gradients and optimizer state (see evaluation_only). DP_ERROR_USAGE: ids that do not exist or
+ * repeat, a dim that input or outputs do not have, a model that dp_model_to put elsewhere than on
+ * device_ids[0] (with one id it is moved there). The context and the model must outlive the engine. Owner:
+ * the caller. */
 dp_status dp_engine_create(dp_context *context, const dp_model *model, const dp_engine_config *config,
                            dp_engine **out, dp_error *err);
 void dp_engine_free(dp_engine *engine); /* joins the workers; NULL is fine */
@@ -124,9 +141,9 @@ typedef enum dp_phase {
 
 const char *dp_phase_name(dp_phase phase);
 
-/* A batch in host memory (dp_context_host_alloc's is fastest), plain [samples, ...]. Valid until the step's
- * result. A label that is no class of the model is DP_ERROR_USAGE and named with its sample, before anything
- * is computed: where the batch is handed over, in stage, begin, train or evaluate. */
+/* A batch in host memory (dp_context_host_alloc's is fastest), plain [samples, ...] for dim 0. Valid until
+ * the step's result. A label that is no class of the model is DP_ERROR_USAGE and named with its sample,
+ * before anything is computed: where the batch is handed over, in stage, begin, train or evaluate. */
 typedef struct dp_host_batch {
     int64_t samples;
     const float *x;
@@ -174,6 +191,11 @@ void dp_engine_waited(dp_engine *engine, double seconds);
 dp_status dp_engine_evaluate(dp_engine *engine, const dp_host_batch *batch, dp_step_result *result,
                              dp_error *err);
 
+/* Forward alone, without a criterion: what module(x) returns. `outputs` (host memory; samples times one
+ * sample's output elements) gets them gathered along dim, in the order of the samples; batch->y is not read.
+ */
+dp_status dp_engine_forward(dp_engine *engine, const dp_host_batch *batch, float *outputs, dp_error *err);
+
 /* Forgets gradients that were accumulated without an update. */
 void dp_engine_drop_gradients(dp_engine *engine);
 
@@ -193,5 +215,7 @@ typedef struct dp_device_report {
 
 int dp_engine_devices(const dp_engine *engine);
 dp_status dp_engine_report(const dp_engine *engine, int index, dp_device_report *out, dp_error *err);
+
+DP_END_DECLARATIONS
 
 #endif

@@ -1,12 +1,22 @@
-/* Models: built layer by layer, or by name.
+/* Models: built layer by layer, or by name. STABLE.
  *
- *     dp_model *m;
- *     dp_model_create("mine", &m, &err);
- *     dp_value x = dp_model_input(m, 3, (int64_t[]){1, 28, 28});
- *     x = dp_relu(m, dp_conv2d(m, "conv1", x, 32, 5, 1, 2));
- *     x = dp_max_pool2d(m, x, 2, 2, 0);
- *     x = dp_linear(m, "fc", dp_flatten(m, x), 10);
- *     if (dp_model_finish(m, x, &err) != DP_OK) ...
+ *     dp_status example(dp_model **out, dp_error *err)
+ *     {
+ *         dp_model *m;
+ *         dp_status status = dp_model_create("mine", &m, err);
+ *         if (status != DP_OK)
+ *             return status;
+ *         dp_value x = dp_model_input(m, 3, (int64_t[]){1, 28, 28});
+ *         x = dp_relu(m, dp_conv2d(m, "conv1", x, 32, 5, 1, 2));
+ *         x = dp_max_pool2d(m, x, 2, 2, 0);
+ *         x = dp_linear(m, "fc", dp_flatten(m, x), 10);
+ *         status = dp_model_finish(m, x, err);
+ *         if (status != DP_OK)
+ *             dp_model_free(m);
+ *         else
+ *             *out = m;
+ *         return status;
+ *     }
  *
  * A builder that fails (shapes that do not fit, memory) returns a value that every later builder passes on;
  * dp_model_finish reports the first failure. Parameter names are PyTorch's: "conv1.weight", "conv1.bias". */
@@ -18,6 +28,8 @@
 #include <stdint.h>
 
 #include "dptrain/status.h"
+
+DP_BEGIN_DECLARATIONS
 
 typedef struct dp_model dp_model;
 typedef int dp_value; /* a tensor in the model's graph; negative after a failure */
@@ -66,6 +78,10 @@ typedef enum dp_init {
 void dp_model_use_init(dp_model *model, dp_init init);
 
 dp_status dp_model_finish(dp_model *model, dp_value output, dp_error *err);
+
+/* Puts the model on a device of the context it will be used in, as module.to() does: dp_engine_create then
+ * wants that device first. A model that was never put anywhere goes to the engine's first device. */
+void dp_model_to(dp_model *model, int device);
 
 /* ---- models by name ---- */
 
@@ -162,5 +178,7 @@ dp_status dp_model_state_create(const dp_model *model, dp_model_state *out, dp_e
 void dp_model_state_free(dp_model_state *state);
 /* Initial weights by seed, and initial buffers. */
 void dp_model_state_init(const dp_model *model, uint64_t seed, dp_model_state *state);
+
+DP_END_DECLARATIONS
 
 #endif

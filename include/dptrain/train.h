@@ -1,12 +1,17 @@
-/* The loop around the engine: epochs, validation, checkpoints, the log.
+/* The loop around the engine: epochs, validation, checkpoints, the log. STABLE.
  *
- *     dp_train_config config = dp_train_defaults();
- *     config.engine.device_ids = (int[]){0, 1}; config.engine.device_count = 2;
- *     config.model_dir = "model";
- *     dp_model_state_create(model, &state, &err);
- *     dp_model_state_init(model, config.seed, &state);
- *     dp_train_summary summary;
- *     dp_train(context, model, &state, train_set, valid_set, &config, NULL, &summary, &err);
+ *     // Five epochs on all devices of the context; checkpoints and log go to ./model.
+ *     dp_status example(dp_context *context, const dp_model *model, const dp_dataset *train_set,
+ *                       const dp_dataset *valid_set, dp_model_state *state, dp_error *err)
+ *     {
+ *         dp_train_config config = dp_train_defaults();
+ *         config.epochs = 5;
+ *         config.lr = 0.05;
+ *         config.model_dir = "model";
+ *         dp_train_summary summary;
+ *         dp_model_state_init(model, config.seed, state);
+ *         return dp_train(context, model, state, train_set, valid_set, &config, NULL, &summary, err);
+ *     }
  *
  * Nothing is printed: what happens is told to a dp_train_observer. */
 #ifndef DPTRAIN_TRAIN_H
@@ -18,6 +23,8 @@
 #include "dptrain/data.h"
 #include "dptrain/engine.h"
 #include "dptrain/model.h"
+
+DP_BEGIN_DECLARATIONS
 
 /* ---- names, in the order of their enums, NULL-terminated ---- */
 
@@ -63,8 +70,8 @@ dp_status dp_weights_load(const char *path, const dp_model *model, bool partial,
 /* ---- training ---- */
 
 typedef struct dp_train_config {
-    dp_engine_config engine;
-    int64_t batch_size; /* global */
+    dp_engine_config engine; /* batches of a data set have their samples first: dim is 0 */
+    int64_t batch_size;      /* global */
     int64_t epochs;
     int64_t max_steps; /* optimizer steps; 0: no limit */
     double lr;
@@ -134,9 +141,10 @@ typedef struct dp_train_summary {
 } dp_train_summary;
 
 /* Trains from `state`, which holds the result afterwards. valid may be NULL.
- * Errors: DP_ERROR_NONFINITE names epoch, batch, device and what was not finite (checkpoints stay as they
- * were); DP_ERROR_USAGE for a directory that already holds checkpoints; DP_ERROR_IO for files, and for a
- * directory that another run is using. */
+ * Errors: DP_ERROR_MISMATCH for data that the model or the criterion does not take; DP_ERROR_NONFINITE names
+ * epoch, batch, device and what was not finite (checkpoints stay as they were); DP_ERROR_USAGE for a
+ * directory that already holds checkpoints; DP_ERROR_IO for files, and for a directory that another run is
+ * using. */
 dp_status dp_train(dp_context *context, const dp_model *model, dp_model_state *state, const dp_dataset *train,
                    const dp_dataset *valid, const dp_train_config *config, const dp_train_observer *observer,
                    dp_train_summary *summary, dp_error *err);
@@ -151,5 +159,7 @@ typedef struct dp_evaluation {
 dp_status dp_evaluate(dp_context *context, const dp_model *model, const dp_model_state *state,
                       const dp_dataset *dataset, const dp_engine_config *config, int64_t batch_size,
                       int workers, dp_evaluation *result, dp_error *err);
+
+DP_END_DECLARATIONS
 
 #endif

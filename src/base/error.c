@@ -30,3 +30,8 @@ void dp_error_prefix(dp_error *err, const char *format, ...)
     snprintf(err->message + used, sizeof err->message - used, "%.*s", (int)(sizeof err->message - used - 1),
              old);
 }
+
+const char *dp_version(void)
+{
+    return DP_VERSION;
+}

@@ -327,10 +327,20 @@ static dp_status build(dp_dnnl_conv *conv, bool reference, bool *offered, dp_dnn
     return DP_OK;
 }
 
+/* oneDNN 2.6 writes behind its scratch memory where it gathers the strided positions of a 1x1 convolution
+ * whose channels lie last and do not fill its blocks: the weight gradient is wrong and the heap is damaged. */
+static bool unsound(const dp_dnnl_conv_config *c)
+{
+    return c->backward_weights && c->in_tag == DP_CPU_NHWC && c->kernel[0] == 1 && c->kernel[1] == 1 &&
+           (c->stride[0] > 1 || c->stride[1] > 1) && c->in_channels % 16 != 0;
+}
+
 dp_status dp_dnnl_conv_create(dp_dnnl *dnnl, const dp_dnnl_conv_config *config, bool reference,
                               dp_dnnl_conv **out, dp_dnnl_conv_sizes *sizes, dp_error *err)
 {
     *out = NULL;
+    if (unsound(config))
+        return DP_OK;
     dp_dnnl_conv *conv;
     DP_TRY(dp_calloc(1, sizeof *conv, "a convolution", &conv, err));
     conv->dnnl = dnnl;

@@ -14,6 +14,7 @@ dp_status dp_model_create(const char *name, dp_model **out, dp_error *err)
 {
     DP_TRY(dp_calloc(1, sizeof **out, "a model", out, err));
     (*out)->input = (*out)->output = FAILED;
+    (*out)->device = -1;
     dp_status status = dp_strdup(name, &(*out)->name, err);
     if (status != DP_OK) {
         dp_free(*out);

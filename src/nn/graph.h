@@ -55,6 +55,7 @@ struct dp_model {
     dp_value input, output;
     dp_value result; /* the output in plain order, which is what the program ends with */
     bool finished;
+    int device;       /* where the weights are to live; -1: on an engine's first device */
     dp_error failure; /* the first of a builder call */
 
     /* What runs, in order, after dp_model_finish: nodes that the output depends on, activations fused. */

@@ -11,6 +11,11 @@ const char *dp_model_name(const dp_model *model)
     return model->name;
 }
 
+void dp_model_to(dp_model *model, int device)
+{
+    model->device = device;
+}
+
 const char *dp_model_description(const dp_model *model)
 {
     return model->description;

@@ -31,10 +31,11 @@ static dp_status open_cpu(dp_context *c, const dp_context_config *config, dp_err
     return dp_cpu_backend_open(devices, config->threads_per_device, &c->backend, err);
 }
 
-/* libdptrain_cuda.so lies beside the file that holds this code: the program, or the shared library. */
-static void cuda_library_path(char path[PATH_MAX])
+/* libdptrain_cuda.so lies beside the file that holds this code (the program where it was built, or the shared
+ * library), or is installed in the lib directory next to the program's bin. False if in neither. */
+static bool find_cuda_library(char path[PATH_MAX])
 {
-    static const char name[] = "libdptrain_cuda.so";
+    static const char *const names[] = {"libdptrain_cuda.so", "../lib/libdptrain_cuda.so"};
     char file[PATH_MAX];
     Dl_info here;
     bool shared = dladdr((const void *)(uintptr_t)dp_context_open, &here) && here.dli_fname &&
@@ -42,17 +43,21 @@ static void cuda_library_path(char path[PATH_MAX])
     if (!realpath(shared ? here.dli_fname : "/proc/self/exe", file))
         file[0] = 0;
     const char *slash = strrchr(file, '/');
-    snprintf(path, PATH_MAX, "%.*s%s", slash ? (int)(slash - file + 1) : 0, file, name);
+    int directory = slash ? (int)(slash - file + 1) : 0;
+    for (int i = 0; i < 2; i++)
+        if (snprintf(path, PATH_MAX, "%.*s%s", directory, file, names[i]) < PATH_MAX &&
+            access(path, F_OK) == 0)
+            return true;
+    return false;
 }
 
 /* The CUDA half is a library of its own, so that a machine without CUDA runs the rest. */
 static dp_status open_cuda(dp_context *c, const dp_context_config *config, dp_error *err)
 {
     char path[PATH_MAX];
-    cuda_library_path(path);
-    if (access(path, F_OK) != 0)
+    if (!find_cuda_library(path))
         return dp_fail(err, DP_ERROR_DEVICE,
-                       "no CUDA backend (libdptrain_cuda.so is not beside the program)");
+                       "no CUDA backend (libdptrain_cuda.so is neither beside the program nor in ../lib)");
     c->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!c->library)
         return dp_fail(err, DP_ERROR_DEVICE, "no CUDA backend (%s)", dlerror());

@@ -18,22 +18,33 @@ dp_engine_config dp_engine_defaults(void)
 
 /* ---- creating ---- */
 
+/* Without device_ids: all devices. */
+static int device_count(const dp_context *context, const dp_engine_config *c)
+{
+    return c->device_ids ? c->device_count : context->backend->device_count;
+}
+
+static int device_id(const dp_engine_config *c, int k)
+{
+    return c->device_ids ? c->device_ids[k] : k;
+}
+
 static dp_status check_devices(const dp_context *context, const dp_engine_config *c, dp_error *err)
 {
     const dp_backend *b = context->backend;
     const char *name = b->call->name;
-    if (c->device_count < 1 || c->device_count > DP_MAX_DEVICES)
-        return dp_fail(err, DP_ERROR_USAGE, "%d device ids: 1 to %d are possible", c->device_count,
-                       DP_MAX_DEVICES);
+    int count = device_count(context, c);
+    if (count < 1 || count > DP_MAX_DEVICES)
+        return dp_fail(err, DP_ERROR_USAGE, "%d device ids: 1 to %d are possible", count, DP_MAX_DEVICES);
     bool listed = c->output_device == -1;
-    for (int k = 0; k < c->device_count; k++) {
-        int id = c->device_ids[k];
+    for (int k = 0; k < count; k++) {
+        int id = device_id(c, k);
         if (id < 0 || id >= b->device_count)
             return dp_fail(
                 err, DP_ERROR_USAGE, "device id %d does not exist: %d device%s visible (%s:0 to %s:%d)", id,
                 b->device_count, b->device_count == 1 ? " is" : "s are", name, name, b->device_count - 1);
         for (int j = 0; j < k; j++)
-            if (c->device_ids[j] == id)
+            if (device_id(c, j) == id)
                 return dp_fail(
                     err, DP_ERROR_USAGE,
                     "device id %d is listed twice: each device holds one replica (%s:0 to %s:%d are visible)",
@@ -47,12 +58,12 @@ static dp_status check_devices(const dp_context *context, const dp_engine_config
     return DP_OK;
 }
 
-static dp_status check_shares(const dp_engine_config *c, dp_error *err)
+static dp_status check_shares(const dp_engine_config *c, int devices, dp_error *err)
 {
     if (c->split != DP_SPLIT_SHARES)
         return DP_OK;
     double sum = 0;
-    for (int k = 0; k < c->device_count; k++) {
+    for (int k = 0; k < devices; k++) {
         if (!(c->shares[k] >= 0) || !isfinite(c->shares[k]))
             return dp_fail(err, DP_ERROR_USAGE, "share %d of the split is not a number of at least 0", k);
         sum += c->shares[k];
@@ -65,7 +76,23 @@ static dp_status check_shares(const dp_engine_config *c, dp_error *err)
 dp_status dp_engine_check(const dp_context *context, const dp_engine_config *config, dp_error *err)
 {
     DP_TRY(check_devices(context, config, err));
-    return check_shares(config, err);
+    return check_shares(config, device_count(context, config), err);
+}
+
+/* torch.nn.DataParallel's rule and words: with several devices the module is the caller's to move, with one
+ * it is moved there. */
+static dp_status check_module(const dp_context *context, const dp_model *model, const dp_engine_config *c,
+                              dp_error *err)
+{
+    const char *name = context->backend->call->name;
+    int first = device_id(c, 0);
+    if (model->device < 0 || model->device == first || device_count(context, c) == 1)
+        return DP_OK;
+    return dp_fail(
+        err, DP_ERROR_USAGE,
+        "module must have its parameters and buffers on device %s:%d (device_ids[0]) but found one "
+        "of them on device: %s:%d",
+        name, first, name, model->device);
 }
 
 /* Signals spin briefly only where every thread has a core of its own. */
@@ -143,15 +170,18 @@ dp_status dp_engine_create(dp_context *context, const dp_model *model, const dp_
     DP_TRY(dp_engine_check(context, config, err));
     if (!model->finished)
         return dp_fail(err, DP_ERROR_USAGE, "model '%s' is not finished", model->name);
+    DP_TRY(check_module(context, model, config, err));
+    DP_TRY(dp_turn_check(model, config, err));
     dp_engine *e;
     DP_TRY(dp_calloc(1, sizeof *e, "the engine", &e, err));
     e->context = context;
     e->model = model;
     e->config = *config;
-    e->device_count = config->device_count;
-    memcpy(e->ids, config->device_ids, (size_t)config->device_count * sizeof *e->ids);
+    e->device_count = device_count(context, config);
+    for (int k = 0; k < e->device_count; k++)
+        e->ids[k] = device_id(config, k);
     if (config->split == DP_SPLIT_SHARES)
-        memcpy(e->shares, config->shares, (size_t)config->device_count * sizeof *e->shares);
+        memcpy(e->shares, config->shares, (size_t)e->device_count * sizeof *e->shares);
     describe_model(e);
     dp_status status = start_engine(e, config, err);
     if (status != DP_OK) {
@@ -175,6 +205,7 @@ void dp_engine_free(dp_engine *engine)
                 dp_signal_destroy(&engine->replicas[k].done);
             }
     }
+    dp_turn_release(engine);
     dp_free(engine->planned);
     dp_free(engine->counters);
     dp_free(engine->replicas);
@@ -330,6 +361,7 @@ dp_status dp_engine_plan(dp_engine *engine, int64_t batch, bool training, dp_err
     for (int k = 0; k < engine->device_count; k++)
         dp_worker_post(&engine->replicas[k], dp_replica_plan, job);
     DP_TRY(dp_workers_wait(engine, err));
+    DP_TRY(dp_turn_reserve(engine, batch, err));
     DP_TRY(dp_realloc(&engine->planned, (size_t)engine->planned_count + 1, sizeof *engine->planned, "plans",
                       err));
     engine->planned[engine->planned_count++] = (dp_planned){batch, training};
@@ -355,8 +387,9 @@ static void scatter(dp_engine *e, const dp_host_batch *batch, bool training, dp_
     job->slot = e->next_slot;
     e->next_slot = (e->next_slot + 1) % DP_SLOTS;
     job->samples = batch->samples;
-    job->x = batch->x;
+    job->given_x = job->x = batch->x;
     job->y = batch->y;
+    dp_turn_batch(e, job);
     job->gathered = training && e->device_count > 1 && e->config.loss_mode == DP_LOSS_GATHER;
     job->used = split(e, batch->samples, job->chunk);
     int64_t row = 0;
@@ -420,13 +453,14 @@ dp_status dp_engine_begin(dp_engine *engine, const dp_step *step, dp_error *err)
 {
     DP_TRY(check_idle(engine, err));
     const dp_host_batch *batch = &step->batch;
-    if (engine->is_staged && (engine->staged.x != batch->x || engine->staged.samples != batch->samples))
+    if (engine->is_staged && (engine->staged.given_x != batch->x || engine->staged.samples != batch->samples))
         return dp_fail(err, DP_ERROR_USAGE, "another batch is staged than the one to begin with");
     if (!engine->is_staged)
         DP_TRY(check_labels(engine, batch, err));
     DP_TRY(dp_engine_plan(engine, batch->samples, true, err));
     dp_step_job *job = &engine->step;
     job->training = true;
+    job->outputs = NULL;
     job->update = step->update;
     job->loss_scale = step->loss_scale == 0 ? 1 : step->loss_scale;
     job->random = (dp_op_random){.seed = engine->config.seed, .step = step->random_step};
@@ -475,18 +509,34 @@ dp_status dp_engine_train(dp_engine *engine, const dp_step *step, dp_step_result
     return dp_engine_finish(engine, result, err);
 }
 
+/* Forward through all replicas; outputs is NULL for the criterion's result. */
+static dp_status run_forward(dp_engine *e, const dp_host_batch *batch, float *outputs, dp_error *err)
+{
+    DP_TRY(check_idle(e, err));
+    if (e->is_staged)
+        return dp_fail(err, DP_ERROR_USAGE, "a batch is staged for training: begin its step first");
+    if (!outputs)
+        DP_TRY(check_labels(e, batch, err));
+    DP_TRY(dp_engine_plan(e, batch->samples, false, err));
+    e->step.training = e->step.update = false;
+    e->step.outputs = outputs && e->config.dim > 0 ? e->turned.outputs : outputs;
+    begin_step(e, batch);
+    return finish_step(e, err);
+}
+
 dp_status dp_engine_evaluate(dp_engine *engine, const dp_host_batch *batch, dp_step_result *result,
                              dp_error *err)
 {
-    DP_TRY(check_idle(engine, err));
-    if (engine->is_staged)
-        return dp_fail(err, DP_ERROR_USAGE, "a batch is staged for training: begin its step first");
-    DP_TRY(check_labels(engine, batch, err));
-    DP_TRY(dp_engine_plan(engine, batch->samples, false, err));
-    engine->step.training = engine->step.update = false;
-    begin_step(engine, batch);
-    DP_TRY(finish_step(engine, err));
+    DP_TRY(run_forward(engine, batch, NULL, err));
     dp_collect_result(engine, dp_now() - engine->began, result);
+    return DP_OK;
+}
+
+dp_status dp_engine_forward(dp_engine *engine, const dp_host_batch *batch, float *outputs, dp_error *err)
+{
+    const dp_host_batch inputs = {.samples = batch->samples, .x = batch->x};
+    DP_TRY(run_forward(engine, &inputs, outputs, err));
+    dp_turn_outputs(engine, batch->samples, outputs);
     return DP_OK;
 }
 

@@ -30,12 +30,13 @@ typedef struct dp_milestone {
 
 /* ---- jobs: what the coordinator asks for; read-only to the workers ---- */
 
-/* A batch on its way into input slot `slot`. */
+/* A batch on its way into input slot `slot`, its samples along the first dimension. */
 typedef struct dp_chunk_job {
     int slot;
     int64_t samples;
+    const float *given_x; /* the caller's; x itself unless samples lie along another dimension there */
     const float *x;
-    const void *y;
+    const void *y; /* NULL: no targets, for a forward pass alone */
     bool gathered; /* targets are wanted on the output device, all of them */
     int64_t chunk[DP_MAX_DEVICES], first_row[DP_MAX_DEVICES]; /* by device */
     int used;
@@ -44,6 +45,7 @@ typedef struct dp_chunk_job {
 typedef struct dp_step_job {
     dp_chunk_job batch;
     bool training, update;
+    float *outputs; /* a forward pass alone: host memory for the outputs, instead of a criterion */
     double loss_scale;
     dp_update_args hyper;    /* lr and the like; no pointers */
     dp_op_random random;     /* but for first_sample, which is each replica's own */
@@ -166,6 +168,13 @@ struct dp_replica {
     dp_clock clock;
 };
 
+/* Host memory where a batch is turned, when its samples do not lie along the first dimension (turn.c). */
+typedef struct dp_turned {
+    void *x[DP_SLOTS], *y[DP_SLOTS];
+    float *outputs;
+    int64_t samples; /* that there is room for */
+} dp_turned;
+
 struct dp_engine {
     dp_context *context;
     const dp_model *model;
@@ -177,6 +186,7 @@ struct dp_engine {
     dp_replica *primary, *output;
     dp_arena arena;
     int64_t input_elements, output_elements; /* of one sample */
+    dp_turned turned;
     size_t target_bytes;
     int64_t terms; /* that a mean divides by, per sample */
     uint32_t spin_ns;
@@ -259,6 +269,15 @@ dp_status dp_finish_reduce(dp_replica *r, const dp_step_job *job, dp_error *err)
  * second waits until it is done. */
 dp_status dp_replica_begin_step(dp_replica *r, const void *step_job, dp_error *err);
 dp_status dp_replica_end_step(dp_replica *r, const void *step_job, dp_error *err);
+
+/* turn.c: batches whose samples lie along config.dim. All three do nothing where that is the first. */
+dp_status dp_turn_check(const dp_model *model, const dp_engine_config *config, dp_error *err);
+dp_status dp_turn_reserve(dp_engine *engine, int64_t samples, dp_error *err);
+void dp_turn_release(dp_engine *engine);
+/* Samples first: replaces the job's x and y. */
+void dp_turn_batch(dp_engine *engine, dp_chunk_job *job);
+/* And back: from turned.outputs to the caller's memory. */
+void dp_turn_outputs(const dp_engine *engine, int64_t samples, float *outputs);
 
 /* result.c: from the workers' results to a dp_step_result. */
 void dp_collect_result(const dp_engine *engine, double seconds, dp_step_result *result);

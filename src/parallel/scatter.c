@@ -1,7 +1,8 @@
-/* Scatter: who gets which rows, and how they travel. */
+/* Scatter: who gets which rows, and how they travel. At the end, the same for anybody's tensors. */
 #include <string.h>
 
 #include "parallel/engine.h"
+#include "parallel/tensor.h"
 
 /* torch.chunk: c = ceil(B / N) rows each, the last device that gets any takes the rest. */
 static void split_chunk(int devices, int64_t batch, int64_t *sizes)
@@ -72,11 +73,43 @@ dp_status dp_receive_chunk(dp_replica *r, const void *argument, dp_error *err)
         n = r == e->output ? job->samples : 0;
         first = 0;
     }
-    if (n > 0)
+    if (n > 0 && job->y)
         DP_TRY(dp_copy(&r->input, r->device, slot->y, NULL,
                        (const char *)job->y + (size_t)first * e->target_bytes, (size_t)n * e->target_bytes,
                        err));
     slot->received++;
     dp_range_pop(r->device); /* after a failure it stays open: the thread does no more work */
     return dp_event_record(&slot->arrived, &r->input, err);
+}
+
+dp_status dp_scatter(const dp_host_tensor *whole, int dim, int count, const int64_t *sizes,
+                     dp_host_tensor *chunks, dp_error *err)
+{
+    DP_TRY(dp_host_tensor_check(whole, "the tensor to scatter", err));
+    if (whole->rank == 0)
+        return dp_fail(err, DP_ERROR_USAGE, "chunk expects at least a 1-dimensional tensor"); /* PyTorch's */
+    if (count < 1)
+        return dp_fail(err, DP_ERROR_USAGE, "Expected at least one device to scatter to"); /* PyTorch's */
+    DP_TRY(dp_host_tensor_dim(whole, dim, &dim, err));
+    int64_t left = whole->shape[dim];
+    for (int k = 0; k < count; k++) {
+        if (sizes[k] < 0 || sizes[k] > left)
+            return dp_fail(err, DP_ERROR_USAGE,
+                           "chunk %d of %lld does not fit: %lld of %lld are left along dim %d", k,
+                           (long long)sizes[k], (long long)left, (long long)whole->shape[dim], dim);
+        left -= sizes[k];
+    }
+    if (left > 0)
+        return dp_fail(err, DP_ERROR_USAGE, "the chunk sizes leave %lld of %lld along dim %d to nobody",
+                       (long long)left, (long long)whole->shape[dim], dim);
+    for (int64_t k = 0, first = 0; k < count; first += sizes[k++]) {
+        dp_host_tensor *chunk = &chunks[k];
+        void *data = chunk->data;
+        *chunk = *whole;
+        chunk->shape[dim] = sizes[k];
+        chunk->data = data;
+        if (data)
+            dp_host_tensor_copy_chunk(whole, chunk, dim, first, false);
+    }
+    return DP_OK;
 }

@@ -65,6 +65,7 @@ dp_status dp_evaluate(dp_context *context, const dp_model *model, const dp_model
     dp_status status;
     dp_engine_config forward = *config;
     forward.evaluation_only = true;
+    DP_TRY(dp_check_fit(model, config, dataset, err));
     /* The engine first: memory that copies fast is to be had once a device is open. */
     if ((status = dp_engine_create(context, model, &forward, &engine, err)) == DP_OK &&
         (status = dp_make_loader(context, dataset, batch_size, workers, false, false, 0, &loader, err)) ==

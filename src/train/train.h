@@ -48,6 +48,15 @@ typedef struct dp_state_entry {
 int dp_state_count(const dp_model *model);
 dp_state_entry dp_state_at(const dp_model *model, const dp_model_state *state, int index);
 
+/* ---- fit.c ---- */
+
+/* The configuration with device_ids spelt out, into ids where they were left out. */
+dp_engine_config dp_with_all_devices(const dp_context *context, const dp_engine_config *config,
+                                     int ids[DP_ENGINE_MAX_DEVICES]);
+/* DP_ERROR_MISMATCH if samples or targets are not what the model and the criterion take. */
+dp_status dp_check_fit(const dp_model *model, const dp_engine_config *config, const dp_dataset *dataset,
+                       dp_error *err);
+
 /* ---- evaluate.c ---- */
 
 /* Evaluates on an engine that exists, through a loader over the data set. */

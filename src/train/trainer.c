@@ -353,7 +353,13 @@ dp_status dp_train(dp_context *context, const dp_model *model, dp_model_state *s
     memset(summary, 0, sizeof *summary);
     if (config->batch_size < 1 || config->epochs < 1 || config->accumulation_steps < 1)
         return dp_fail(err, DP_ERROR_USAGE, "batch size, epochs and accumulation steps must be at least 1");
-    trainer t = {.config = config,
+    DP_TRY(dp_check_fit(model, &config->engine, train, err));
+    if (valid)
+        DP_TRY(dp_check_fit(model, &config->engine, valid, err));
+    int ids[DP_ENGINE_MAX_DEVICES];
+    dp_train_config own = *config;
+    own.engine = dp_with_all_devices(context, &config->engine, ids);
+    trainer t = {.config = &own,
                  .observer = observer,
                  .context = context,
                  .model = model,

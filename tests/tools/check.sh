@@ -92,13 +92,16 @@ cuda() {
     # What needs a GPU to run is built and linked all the same.
     task 'build, CUDA, warnings are errors' 900 "$MAKE" -j"$(nproc)" "${settings[@]}" cuda emulated \
         "$1/tests/"{deviceless_plans,test_ops_cuda,test_backend_cuda,test_ops_cuda_emulated,test_backend_cuda_emulated} \
-        "$1/tests/test_engine_cuda_emulated" || return
+        "$1/tests/test_engine_cuda_emulated" "$1/emulated/example" || return
     task 'convolutions planned by cuDNN without a GPU' 300 "$1/tests/deviceless_plans" tests/cuda/devices/*.json
     task 'a machine without a GPU' 60 tests/tools/test_no_gpu.sh "$1/dptrain"
     tests 'the CUDA emulation' 300 "$MAKE" --no-print-directory BUILD="$1" emulation-check
     tests 'engine held up, emulated GPUs' 300 "$1/tests/test_engine_cuda_emulated"
     tests 'make gpu-check, emulated GPUs' 1200 env DPTRAIN_EMULATED_GPUS=8 DPTRAIN_EMULATED_SEED=1 CASES="$built" \
         "$MAKE" "${settings[@]}" EMULATED=1 gpu-check
+    # shellcheck disable=SC2016 # the shell within expands it
+    task 'a program on the library, emulated GPUs' 60 env DPTRAIN_EMULATED_GPUS=2 \
+        sh -c '"$1" >"$1.out" && grep -qx "2 cuda devices" "$1.out"' sh "$1/emulated/example"
     tests 'command line, emulated GPUs' 300 env DPTRAIN="$1/emulated/dptrain" EMULATED_TOOLS="$1/emulated/tools" \
         "$1/tests/test_cli"
 }
@@ -140,6 +143,9 @@ check() {
         parity '' "$base/check" "$built"
         parity ', other device ids' "$base/check" "$(cases_of_three)" "${other_ids[@]}"
         cuda "$base/check"
+        task 'library and installation' 300 env MAKE="$MAKE" tests/library/test_library.sh "$base/check" WERROR=1 \
+            CUDA_ARCH='75 90'
+        task 'man page and completion' 60 tests/library/test_manual.sh "$base/check"
     fi
     if have 'build, clang, warnings are errors' clang &&
         build 'build, clang, warnings are errors' "$base/clang" CC=clang WERROR=1; then

@@ -36,6 +36,7 @@ demo | dataset-fashion-mnist | file /usr/share/datasets/fashion-mnist | Fashion-
 test | check | header check.h -lcheck | Check (check.h), unit tests
 test | dataset-fashion-mnist | file /usr/share/datasets/fashion-mnist | Fashion-MNIST, for tests of its reader
 test | python3 | python json,argparse,array,tempfile | Python ($PYTHON), the comparison with PyTorch
+check | pkg-config | command pkg-config | pkg-config, for programs on the library
 check | clang | command clang | clang, the second compiler
 check | libomp-dev | clang-header omp.h | OpenMP for clang (omp.h)
 check | clang-format | command clang-format | clang-format, the formatter

@@ -9,7 +9,8 @@ tree=$tmp/tree
 mkdir "$tree"
 tar -c --exclude=./build --exclude=./.git --exclude=./tests/parity/cases . | tar -x -C "$tree"
 cd "$tree" || exit 2
-unset MAKEFLAGS MFLAGS MAKELEVEL BUILD CC CFLAGS CPPFLAGS LDFLAGS LIBS WERROR SANITIZE DEBUG CUDA_HOME CUDNN_HOME CUDA_ARCH
+unset MAKEFLAGS MFLAGS MAKELEVEL BUILD CC CFLAGS CPPFLAGS LDFLAGS LIBS WERROR SANITIZE DEBUG CUDA_HOME CUDNN_HOME CUDA_ARCH \
+    PREFIX DESTDIR
 export CUDA=0
 bad=0
 failed() {
@@ -122,6 +123,39 @@ printf 'int one(void);\nint main(void) { return one() - 1; }\n' >src/cli/main.c
 expect 'the program is built' 0 'LINK b3/dptrain' make -j4 BUILD=b3
 expect 'all of it only once' 0 '!CC  ' make -j4 BUILD=b3
 b3/dptrain || failed 'the program does not run'
+
+# Installing what was built, with and without a stage, over an older one, where it cannot be; and taking it away.
+# shellcheck disable=SC2016 # the program that it makes expands it
+printf '#!/bin/sh\necho "manual of $1"\n' >src/cli/manual.sh
+chmod +x src/cli/manual.sh
+echo completion >src/cli/completion.bash
+there() { # there NAME DIRECTORY: the program, both libraries, and the rest are in it
+    local file
+    for file in bin/dptrain lib/libdptrain.a lib/libdptrain.so lib/pkgconfig/dptrain.pc include/dptrain/engine.h \
+        share/man/man1/dptrain.1 share/bash-completion/completions/dptrain; do
+        [ -s "$2/$file" ] || failed "$1: $file is not in it"
+    done
+}
+gone() { # gone NAME DIRECTORY: no file is left
+    [ -z "$(find "$2" ! -type d)" ] || failed "$1: left are $(find "$2" ! -type d)"
+}
+expect 'help names the place' 0 'PREFIX=/usr/local' make help
+expect 'a staged installation' 0 "installed in $tmp/stage/usr" make BUILD=b3 DESTDIR="$tmp/stage" PREFIX=/usr install
+there 'a staged installation' "$tmp/stage/usr"
+grep -qx 'prefix=/usr' "$tmp/stage/usr/lib/pkgconfig/dptrain.pc" || failed 'dptrain.pc knows the stage, not the prefix'
+grep -qx 'manual of b3/dptrain' "$tmp/stage/usr/share/man/man1/dptrain.1" || failed 'the manual is not that of the program'
+touch "$tmp/stage/usr/bin/other" "$tmp/stage/usr/lib/libdptrain_cuda.so"
+expect 'once more' 0 '!CC  ' make BUILD=b3 DESTDIR="$tmp/stage" PREFIX=/usr install
+expect 'and away' 0 "removed from $tmp/stage/usr" make BUILD=b3 DESTDIR="$tmp/stage" PREFIX=/usr uninstall
+rm "$tmp/stage/usr/bin/other" || failed 'uninstall removed what others installed'
+gone 'uninstall' "$tmp/stage"
+expect 'uninstall where nothing is' 0 'removed from' make BUILD=b3 DESTDIR="$tmp/nowhere" uninstall
+expect 'without a stage' 0 "installed in $tmp/prefix" env PREFIX="$tmp/prefix" make BUILD=b4 -j4 install
+there 'without a stage' "$tmp/prefix"
+expect 'and away again' 0 'removed' env PREFIX="$tmp/prefix" make BUILD=b4 uninstall
+gone 'without a stage' "$tmp/prefix"
+echo 'a file' >"$tmp/file"
+expect 'a prefix that is no directory' 2 "$tmp/file" make BUILD=b3 PREFIX="$tmp/file" install
 rm src/base/two.c
 expect 'a removed source leaves the library' 0 'AR   b3/libdptrain.a' make BUILD=b3
 ar t b3/libdptrain.a | grep -q two.o && failed 'two.o is still in the library'

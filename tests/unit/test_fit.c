@@ -1,0 +1,135 @@
+/* dp_train and dp_evaluate with data that the model, the criterion or the engine does not take, and with the
+ * devices left out. */
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dptrain/train.h"
+
+typedef struct run {
+    dp_context *context;
+    dp_model *model;
+    dp_dataset *train, *valid;
+    dp_train_config config;
+    dp_model_state state;
+} run;
+
+static dp_error err;
+
+#define OK(call) ck_assert_msg((call) == DP_OK, "%s", err.message)
+
+/* 24 synthetic images [1, 4, 4] with 10 labels, for a model that takes [1, height, 4] and has `outputs`. */
+static void open_run(run *r, int64_t height, int64_t outputs)
+{
+    memset(r, 0, sizeof *r);
+    dp_data_config data = dp_data_defaults();
+    data.source = "synthetic:24";
+    memcpy(data.synthetic_shape, (int64_t[]){1, 4, 4}, sizeof data.synthetic_shape);
+    data.synthetic_classes = 10;
+    OK(dp_data_open(&data, &r->train, &r->valid, &err));
+    const dp_model_config model = {
+        .name = "linear", .input_rank = 3, .input_shape = {1, height, 4}, .outputs = outputs};
+    OK(dp_model_build(&model, &r->model, &err));
+    OK(dp_model_state_create(r->model, &r->state, &err));
+    dp_context_config context = dp_context_defaults();
+    context.backend = DP_BACKEND_CPU;
+    context.logical_devices = 2;
+    context.threads_per_device = 1;
+    OK(dp_context_open(&context, &r->context, &err));
+    r->config = dp_train_defaults();
+    r->config.epochs = 1;
+    r->config.batch_size = 5;
+}
+
+static void close_run(run *r)
+{
+    dp_model_state_free(&r->state);
+    dp_model_free(r->model);
+    dp_dataset_free(r->train);
+    dp_dataset_free(r->valid);
+    dp_context_close(r->context);
+}
+
+static void expect_refused(run *r, dp_status status, const char *text)
+{
+    dp_train_summary summary;
+    dp_evaluation evaluation;
+    err = (dp_error){0};
+    ck_assert_int_eq(
+        dp_train(r->context, r->model, &r->state, r->train, r->valid, &r->config, NULL, &summary, &err),
+        status);
+    ck_assert_msg(strstr(err.message, text) != NULL, "'%s' is not in '%s'", text, err.message);
+    err = (dp_error){0};
+    ck_assert_int_eq(
+        dp_evaluate(r->context, r->model, &r->state, r->train, &r->config.engine, 5, 1, &evaluation, &err),
+        status);
+    ck_assert_msg(strstr(err.message, text) != NULL, "'%s' is not in '%s'", text, err.message);
+    close_run(r);
+}
+
+START_TEST(samples_of_another_shape)
+{
+    run r;
+    open_run(&r, 5, 10);
+    expect_refused(&r, DP_ERROR_MISMATCH, "do not have the shape that model 'linear' takes");
+}
+END_TEST
+
+START_TEST(fewer_outputs_than_classes)
+{
+    run r;
+    open_run(&r, 4, 9);
+    expect_refused(&r, DP_ERROR_MISMATCH, "model 'linear' has 9 outputs");
+}
+END_TEST
+
+START_TEST(labels_where_values_are_wanted)
+{
+    run r;
+    open_run(&r, 4, 1);
+    r.config.engine.criterion = DP_LOSS_MSE;
+    expect_refused(&r, DP_ERROR_MISMATCH, "the criterion mse does not take the targets");
+}
+END_TEST
+
+START_TEST(samples_along_another_dimension)
+{
+    run r;
+    open_run(&r, 4, 10);
+    r.config.engine.dim = 1;
+    expect_refused(&r, DP_ERROR_USAGE, "dim 1");
+}
+END_TEST
+
+START_TEST(all_devices_train_without_ids)
+{
+    run r;
+    dp_train_summary summary;
+    dp_evaluation evaluation;
+    open_run(&r, 4, 10);
+    OK(dp_train(r.context, r.model, &r.state, r.train, r.valid, &r.config, NULL, &summary, &err));
+    ck_assert_int_eq(summary.devices, 2);
+    ck_assert_int_gt(summary.device[1].samples, 0);
+    OK(dp_evaluate(r.context, r.model, &r.state, r.train, &r.config.engine, 5, 1, &evaluation, &err));
+    ck_assert_int_gt(evaluation.samples, 0);
+    close_run(&r);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("fit");
+    TCase *t = tcase_create("fit");
+    tcase_add_test(t, samples_of_another_shape);
+    tcase_add_test(t, fewer_outputs_than_classes);
+    tcase_add_test(t, labels_where_values_are_wanted);
+    tcase_add_test(t, samples_along_another_dimension);
+    tcase_add_test(t, all_devices_train_without_ids);
+    tcase_set_timeout(t, 30);
+    suite_add_tcase(suite, t);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
