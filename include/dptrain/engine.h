@@ -81,8 +81,10 @@ typedef struct dp_engine_config {
     int freeze_count;
     bool direct_convolution; /* never Winograd */
     uint64_t seed;           /* of dropout */
-    bool evaluation_only;    /* no gradients and no optimizer state: dp_engine_evaluate and _forward serve,
-                                training fails */
+    bool dry_run; /* memory is booked but not taken: dp_engine_plan and dp_engine_report say what a run would
+                     need, nothing can be run */
+    bool evaluation_only; /* no gradients and no optimizer state: dp_engine_evaluate and _forward serve,
+                             training fails */
 } dp_engine_config;
 
 dp_engine_config dp_engine_defaults(void);

@@ -57,6 +57,9 @@ void dp_device_leave(dp_device *device)
     device->backend->call->device_leave(device);
 }
 
+/* What a dry device's memory is said to lie at: aligned, and never touched. */
+static const uintptr_t DRY_ADDRESS = 1 << 20;
+
 static void raise_peak(_Atomic uint64_t *peak, uint64_t value)
 {
     uint64_t seen = atomic_load(peak);
@@ -67,8 +70,8 @@ static void raise_peak(_Atomic uint64_t *peak, uint64_t value)
 dp_status dp_memory_alloc(dp_device *device, dp_purpose purpose, size_t bytes, void *out_pointer,
                           dp_error *err)
 {
-    void *p = NULL;
-    dp_status status = device->backend->call->memory_alloc(device, bytes, &p, err);
+    void *p = (void *)DRY_ADDRESS;
+    dp_status status = device->dry ? DP_OK : device->backend->call->memory_alloc(device, bytes, &p, err);
     memcpy(out_pointer, &p, sizeof p);
     if (status != DP_OK) {
         dp_error_prefix(err, "%s:%d: %zu bytes for %s", device->backend->call->name, device->id, bytes,
@@ -86,9 +89,19 @@ void dp_memory_free(dp_device *device, dp_purpose purpose, size_t bytes, void *p
 {
     if (!pointer)
         return;
-    device->backend->call->memory_free(device, pointer);
+    if (!device->dry)
+        device->backend->call->memory_free(device, pointer);
     atomic_fetch_sub(&device->ledger.current[purpose], bytes);
     atomic_fetch_sub(&device->ledger.total, bytes);
+}
+
+void dp_ledger_restart(dp_ledger *ledger)
+{
+    if (atomic_load(&ledger->total) > 0)
+        return;
+    for (int i = 0; i < DP_MEM_PURPOSES; i++)
+        atomic_store(&ledger->peak[i], 0);
+    atomic_store(&ledger->peak_total, 0);
 }
 
 uint64_t dp_ledger_peaks(const dp_ledger *ledger, uint64_t bytes[DP_MEM_PURPOSES])
@@ -163,15 +176,15 @@ dp_status dp_event_elapsed(dp_event *start, dp_event *end, double *seconds, dp_e
 dp_status dp_copy(dp_stream *stream, dp_device *to, void *destination, dp_device *from, const void *source,
                   size_t bytes, dp_error *err)
 {
-    if (bytes == 0)
-        return DP_OK;
     dp_device *device = stream->device;
+    if (bytes == 0 || device->dry)
+        return DP_OK;
     return device->backend->call->copy(device, stream->handle, to, destination, from, source, bytes, err);
 }
 
 dp_status dp_fill_zero(dp_stream *stream, void *pointer, size_t bytes, dp_error *err)
 {
-    if (bytes == 0)
+    if (bytes == 0 || stream->device->dry)
         return DP_OK;
     return stream->device->backend->call->fill_zero(stream->device, stream->handle, pointer, bytes, err);
 }

@@ -78,6 +78,7 @@ struct dp_device {
     int id; /* logical id: K of cpu:K or cuda:K */
     dp_device_properties properties;
     dp_ledger ledger;
+    bool dry;    /* memory is booked, but not taken: nothing can be run (see dp_memory_alloc) */
     void *state; /* the backend's own */
 };
 
@@ -343,7 +344,8 @@ struct dp_event {
 dp_status dp_device_enter(dp_device *device, dp_error *err);
 void dp_device_leave(dp_device *device);
 
-/* 64-byte aligned, not zeroed, booked under purpose. Freed with the same size and purpose. */
+/* 64-byte aligned, not zeroed, booked under purpose. Freed with the same size and purpose. On a dry device
+ * the address leads nowhere, and copies and fills do nothing. */
 dp_status dp_memory_alloc(dp_device *device, dp_purpose purpose, size_t bytes, void *out_pointer,
                           dp_error *err);
 void dp_memory_free(dp_device *device, dp_purpose purpose, size_t bytes, void *pointer);
@@ -370,6 +372,9 @@ dp_status dp_fill_zero(dp_stream *stream, void *pointer, size_t bytes, dp_error 
 /* Begins and ends a span of the calling thread that a profiler shows; free where the backend has none. */
 void dp_range_push(const dp_device *device, const char *name);
 void dp_range_pop(const dp_device *device);
+
+/* Forgets the peaks of earlier users, if there is no memory in use now. */
+void dp_ledger_restart(dp_ledger *ledger);
 
 /* Copies a ledger's peaks by purpose into bytes[] and returns the peak of the total. */
 uint64_t dp_ledger_peaks(const dp_ledger *ledger, uint64_t bytes[DP_MEM_PURPOSES]);

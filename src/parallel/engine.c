@@ -115,6 +115,8 @@ static dp_status prepare_replicas(dp_engine *e, dp_error *err)
         e->replicas[k].engine = e;
         e->replicas[k].index = k;
         e->replicas[k].device = &e->context->backend->devices[e->ids[k]];
+        e->replicas[k].device->dry = e->config.dry_run;
+        dp_ledger_restart(&e->replicas[k].device->ledger);
         if (e->ids[k] == e->config.output_device)
             e->output = &e->replicas[k];
     }
@@ -149,8 +151,6 @@ static void describe_model(dp_engine *e)
     e->target_bytes = labels ? sizeof(int32_t) : (size_t)e->output_elements * sizeof(float);
 }
 
-static dp_status init_buffers(dp_engine *e, dp_error *err);
-
 static dp_status start_engine(dp_engine *e, const dp_engine_config *config, dp_error *err)
 {
     DP_TRY(dp_arena_create(e->model, config->freeze, config->freeze_count, &e->arena, err));
@@ -160,7 +160,7 @@ static dp_status start_engine(dp_engine *e, const dp_engine_config *config, dp_e
         dp_worker_post(&e->replicas[k], dp_replica_open, NULL);
     DP_TRY(dp_workers_wait(e, err));
     e->opened = true;
-    return init_buffers(e, err);
+    return dp_init_buffers(e, err);
 }
 
 dp_status dp_engine_create(dp_context *context, const dp_model *model, const dp_engine_config *config,
@@ -205,6 +205,8 @@ void dp_engine_free(dp_engine *engine)
                 dp_signal_destroy(&engine->replicas[k].done);
             }
     }
+    for (int k = 0; engine->replicas && k < engine->device_count; k++)
+        engine->replicas[k].device->dry = false;
     dp_turn_release(engine);
     dp_free(engine->planned);
     dp_free(engine->counters);
@@ -213,87 +215,11 @@ void dp_engine_free(dp_engine *engine)
     dp_free(engine);
 }
 
-/* ---- weights ---- */
-
-/* A call that may not come between begin and finish, or after a failure. */
-static dp_status check_idle(dp_engine *e, dp_error *err)
+dp_status dp_check_idle(dp_engine *e, dp_error *err)
 {
     if (e->in_flight)
         return dp_fail(err, DP_ERROR_USAGE, "a training step has begun and was not finished");
     return atomic_load(&e->failed) ? dp_workers_wait(e, err) : DP_OK;
-}
-
-dp_status dp_engine_set_weights(dp_engine *engine, const float *weights, dp_error *err)
-{
-    DP_TRY(check_idle(engine, err));
-    dp_worker_post(engine->primary, dp_replica_set_weights, weights);
-    DP_TRY(dp_workers_wait(engine, err));
-    engine->weights_number++;
-    engine->frozen_number++;
-    return DP_OK;
-}
-
-dp_status dp_engine_get_weights(dp_engine *engine, float *weights, dp_error *err)
-{
-    DP_TRY(check_idle(engine, err));
-    dp_worker_post(engine->primary, dp_replica_get_weights, &weights);
-    return dp_workers_wait(engine, err);
-}
-
-dp_status dp_engine_set_buffers(dp_engine *engine, const float *values, const int64_t *counters,
-                                dp_error *err)
-{
-    DP_TRY(check_idle(engine, err));
-    const dp_model *model = engine->model;
-    for (int64_t i = 0; i < model->counters; i++)
-        engine->counters[i] = counters[i];
-    if (model->buffer_elements == 0)
-        return DP_OK;
-    dp_worker_post(engine->primary, dp_replica_set_buffers, values);
-    DP_TRY(dp_workers_wait(engine, err));
-    engine->buffers_number++;
-    return DP_OK;
-}
-
-dp_status dp_engine_get_buffers(dp_engine *engine, float *values, int64_t *counters, dp_error *err)
-{
-    DP_TRY(check_idle(engine, err));
-    const dp_model *model = engine->model;
-    for (int64_t i = 0; i < model->counters; i++)
-        counters[i] = engine->counters[i];
-    if (model->buffer_elements == 0)
-        return DP_OK;
-    dp_worker_post(engine->primary, dp_replica_get_buffers, &values);
-    return dp_workers_wait(engine, err);
-}
-
-/* The buffers' initial values, so that an engine can be used before any are set. */
-static dp_status init_buffers(dp_engine *e, dp_error *err)
-{
-    const dp_model *model = e->model;
-    if (model->buffer_count == 0)
-        return DP_OK;
-    DP_TRY(dp_calloc((size_t)model->counters, sizeof *e->counters, "buffers", &e->counters, err));
-    dp_model_state state;
-    dp_status status = dp_model_state_create(model, &state, err);
-    if (status == DP_OK) {
-        dp_model_init_buffers(model, state.buffers, state.counters);
-        status = dp_engine_set_buffers(e, state.buffers, state.counters, err);
-    }
-    dp_model_state_free(&state);
-    return status;
-}
-
-dp_status dp_engine_set_state(dp_engine *engine, const dp_model_state *state, dp_error *err)
-{
-    DP_TRY(dp_engine_set_weights(engine, state->weights, err));
-    return dp_engine_set_buffers(engine, state->buffers, state->counters, err);
-}
-
-dp_status dp_engine_get_state(dp_engine *engine, dp_model_state *state, dp_error *err)
-{
-    DP_TRY(dp_engine_get_weights(engine, state->weights, err));
-    return dp_engine_get_buffers(engine, state->buffers, state->counters, err);
 }
 
 void dp_engine_drop_gradients(dp_engine *engine)
@@ -343,7 +269,7 @@ static bool is_planned(const dp_engine *e, int64_t batch, bool training)
 
 dp_status dp_engine_plan(dp_engine *engine, int64_t batch, bool training, dp_error *err)
 {
-    DP_TRY(check_idle(engine, err));
+    DP_TRY(dp_check_idle(engine, err));
     if (batch < 1)
         return dp_fail(err, DP_ERROR_USAGE, "a batch of %lld samples cannot be planned", (long long)batch);
     if (training && engine->config.evaluation_only)
@@ -369,6 +295,13 @@ dp_status dp_engine_plan(dp_engine *engine, int64_t batch, bool training, dp_err
 }
 
 /* ---- steps ---- */
+
+static dp_status check_runnable(dp_engine *e, dp_error *err)
+{
+    if (e->config.dry_run)
+        return dp_fail(err, DP_ERROR_USAGE, "this engine was made for a dry run: it has no memory to run in");
+    return dp_check_idle(e, err);
+}
 
 /* Kernels would read past the row of such a sample, or make a NaN of it. */
 static dp_status check_labels(const dp_engine *e, const dp_host_batch *batch, dp_error *err)
@@ -451,7 +384,7 @@ static dp_status finish_step(dp_engine *e, dp_error *err)
 
 dp_status dp_engine_begin(dp_engine *engine, const dp_step *step, dp_error *err)
 {
-    DP_TRY(check_idle(engine, err));
+    DP_TRY(check_runnable(engine, err));
     const dp_host_batch *batch = &step->batch;
     if (engine->is_staged && (engine->staged.given_x != batch->x || engine->staged.samples != batch->samples))
         return dp_fail(err, DP_ERROR_USAGE, "another batch is staged than the one to begin with");
@@ -512,7 +445,7 @@ dp_status dp_engine_train(dp_engine *engine, const dp_step *step, dp_step_result
 /* Forward through all replicas; outputs is NULL for the criterion's result. */
 static dp_status run_forward(dp_engine *e, const dp_host_batch *batch, float *outputs, dp_error *err)
 {
-    DP_TRY(check_idle(e, err));
+    DP_TRY(check_runnable(e, err));
     if (e->is_staged)
         return dp_fail(err, DP_ERROR_USAGE, "a batch is staged for training: begin its step first");
     if (!outputs)

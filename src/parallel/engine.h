@@ -279,6 +279,11 @@ void dp_turn_batch(dp_engine *engine, dp_chunk_job *job);
 /* And back: from turned.outputs to the caller's memory. */
 void dp_turn_outputs(const dp_engine *engine, int64_t samples, float *outputs);
 
+/* A call that may not come between begin and finish, or after a failure. */
+dp_status dp_check_idle(dp_engine *e, dp_error *err);
+/* state.c: the buffers' initial values, so that an engine can be used before any are set. */
+dp_status dp_init_buffers(dp_engine *e, dp_error *err);
+
 /* result.c: from the workers' results to a dp_step_result. */
 void dp_collect_result(const dp_engine *engine, double seconds, dp_step_result *result);
 dp_status dp_find_nonfinite(dp_engine *engine, dp_step_result *result, dp_error *err);

@@ -287,6 +287,48 @@ START_TEST(peaks_by_purpose_add_up)
 }
 END_TEST
 
+/* The same figures without the memory: what --dry-run prints and --max-memory judges. */
+START_TEST(a_dry_run_books_what_a_run_takes)
+{
+    run r;
+    dp_error err = {0};
+    dp_step_result result;
+    dp_device_report dry[WATCHED_DEVICES], report;
+    open_devices(&r, WATCHED_DEVICES);
+    alter(&r);
+    altered.memory_alloc = counting_alloc;
+    altered.memory_free = counting_free;
+    r.config.dry_run = true;
+    memset(handed.peak, 0, sizeof handed.peak);
+    open_engine(&r, "lenet");
+    for (int training = 0; training < 2; training++)
+        for (int batch = 7; batch < 64; batch += 25)
+            ck_assert_msg(dp_engine_plan(r.engine, batch, training, &err) == DP_OK, "%s", err.message);
+    for (int k = 0; k < WATCHED_DEVICES; k++)
+        ck_assert(dp_engine_report(r.engine, k, &dry[k], &err) == DP_OK);
+    ck_assert_int_eq(handed.count, 0);
+    const dp_step step = make_step(&r, 7, true, 1);
+    ck_assert_int_eq(dp_engine_train(r.engine, &step, &result, &err), DP_ERROR_USAGE);
+    ck_assert_ptr_nonnull(strstr(err.message, "dry run"));
+    dp_engine_free(r.engine);
+    dp_model_free(r.model);
+    r.config.dry_run = false;
+    open_engine(&r, "lenet");
+    for (int training = 0; training < 2; training++)
+        for (int batch = 7; batch < 64; batch += 25)
+            ck_assert_msg(dp_engine_plan(r.engine, batch, training, &err) == DP_OK, "%s", err.message);
+    train(&r, 57, true, 1);
+    for (int k = 0; k < WATCHED_DEVICES; k++) {
+        ck_assert(dp_engine_report(r.engine, k, &report, &err) == DP_OK);
+        for (int p = 0; p < DP_PURPOSES; p++)
+            ck_assert_uint_eq(report.peak_bytes[p], dry[k].peak_bytes[p]);
+        ck_assert_uint_eq(report.peak_total_bytes, dry[k].peak_total_bytes);
+        ck_assert_uint_eq(report.peak_total_bytes, handed.peak[k]);
+    }
+    close_run(&r);
+}
+END_TEST
+
 START_TEST(a_wait_before_its_record_is_reported)
 {
     run r;
@@ -316,6 +358,7 @@ int main(int argc, char **argv)
     tcase_set_timeout(t, 60);
     tcase_add_test(t, waiting_for_other_devices_is_not_busy);
     tcase_add_test(t, peaks_by_purpose_add_up);
+    tcase_add_test(t, a_dry_run_books_what_a_run_takes);
     tcase_add_test(t, a_wait_before_its_record_is_reported);
     suite_add_tcase(s, t);
     TCase *altering = tcase_create("altered");

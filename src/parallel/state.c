@@ -1,0 +1,75 @@
+/* Weights and buffers of an engine's primary, set and read by the coordinator. */
+#include "base/memory.h"
+#include "parallel/engine.h"
+
+dp_status dp_engine_set_weights(dp_engine *engine, const float *weights, dp_error *err)
+{
+    DP_TRY(dp_check_idle(engine, err));
+    dp_worker_post(engine->primary, dp_replica_set_weights, weights);
+    DP_TRY(dp_workers_wait(engine, err));
+    engine->weights_number++;
+    engine->frozen_number++;
+    return DP_OK;
+}
+
+dp_status dp_engine_get_weights(dp_engine *engine, float *weights, dp_error *err)
+{
+    DP_TRY(dp_check_idle(engine, err));
+    dp_worker_post(engine->primary, dp_replica_get_weights, &weights);
+    return dp_workers_wait(engine, err);
+}
+
+dp_status dp_engine_set_buffers(dp_engine *engine, const float *values, const int64_t *counters,
+                                dp_error *err)
+{
+    DP_TRY(dp_check_idle(engine, err));
+    const dp_model *model = engine->model;
+    for (int64_t i = 0; i < model->counters; i++)
+        engine->counters[i] = counters[i];
+    if (model->buffer_elements == 0)
+        return DP_OK;
+    dp_worker_post(engine->primary, dp_replica_set_buffers, values);
+    DP_TRY(dp_workers_wait(engine, err));
+    engine->buffers_number++;
+    return DP_OK;
+}
+
+dp_status dp_engine_get_buffers(dp_engine *engine, float *values, int64_t *counters, dp_error *err)
+{
+    DP_TRY(dp_check_idle(engine, err));
+    const dp_model *model = engine->model;
+    for (int64_t i = 0; i < model->counters; i++)
+        counters[i] = engine->counters[i];
+    if (model->buffer_elements == 0)
+        return DP_OK;
+    dp_worker_post(engine->primary, dp_replica_get_buffers, &values);
+    return dp_workers_wait(engine, err);
+}
+
+dp_status dp_init_buffers(dp_engine *e, dp_error *err)
+{
+    const dp_model *model = e->model;
+    if (model->buffer_count == 0)
+        return DP_OK;
+    DP_TRY(dp_calloc((size_t)model->counters, sizeof *e->counters, "buffers", &e->counters, err));
+    dp_model_state state;
+    dp_status status = dp_model_state_create(model, &state, err);
+    if (status == DP_OK) {
+        dp_model_init_buffers(model, state.buffers, state.counters);
+        status = dp_engine_set_buffers(e, state.buffers, state.counters, err);
+    }
+    dp_model_state_free(&state);
+    return status;
+}
+
+dp_status dp_engine_set_state(dp_engine *engine, const dp_model_state *state, dp_error *err)
+{
+    DP_TRY(dp_engine_set_weights(engine, state->weights, err));
+    return dp_engine_set_buffers(engine, state->buffers, state->counters, err);
+}
+
+dp_status dp_engine_get_state(dp_engine *engine, dp_model_state *state, dp_error *err)
+{
+    DP_TRY(dp_engine_get_weights(engine, state->weights, err));
+    return dp_engine_get_buffers(engine, state->buffers, state->counters, err);
+}
