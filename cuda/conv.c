@@ -124,32 +124,13 @@ static void conv_destroy(dp_cuda_op *op)
     dp_free(c);
 }
 
-/* The shape of the convolution, or of that whose transpose the operation is. */
-static dp_conv_shape shape_of(const dp_device *device, const dp_op_request *request)
-{
-    const dp_op_desc *d = request->desc;
-    const bool transposed = d->kind == DP_OP_CONV_TRANSPOSE2D;
-    const dp_cuda_backend *b = device->backend->state;
-    dp_conv_shape s;
-    memset(&s, 0, sizeof s);
-    memcpy(s.x, transposed ? d->out.dim : d->in[0].dim, sizeof s.x);
-    memcpy(s.y, transposed ? d->in[0].dim : d->out.dim, sizeof s.y);
-    s.w[0] = s.y[1];
-    s.w[1] = s.x[1];
-    for (int i = 0; i < 2; i++) {
-        s.w[2 + i] = d->kernel[i];
-        s.padding[i] = d->padding[i];
-        s.stride[i] = d->stride[i];
-    }
-    /* Before sm_80 tensor cores know nothing better than half precision. */
-    s.allow_tf32 = b->allow_tf32 && dp_cuda_state(device)->capability >= 80;
-    s.direct = request->direct_convolution;
-    return s;
-}
-
 static dp_status make_plans(dp_device *device, const dp_op_request *request, conv_op *c, dp_error *err)
 {
-    dp_conv_shape shape = shape_of(device, request);
+    const dp_cuda_backend *b = device->backend->state;
+    dp_conv_shape shape = dp_conv_shape_of(request->desc);
+    /* Before sm_80 tensor cores know nothing better than half precision. */
+    shape.allow_tf32 = b->allow_tf32 && dp_cuda_state(device)->capability >= 80;
+    shape.direct = request->direct_convolution;
     const bool needed[DP_CONV_KINDS] = {
         [DP_CONV_FORWARD] = true,
         [DP_CONV_DATA] = request->training && request->input_gradient[0],

@@ -31,6 +31,23 @@ struct dp_conv_plan {
     uint32_t notes;
 };
 
+dp_conv_shape dp_conv_shape_of(const dp_op_desc *desc)
+{
+    const bool transposed = desc->kind == DP_OP_CONV_TRANSPOSE2D;
+    dp_conv_shape s;
+    memset(&s, 0, sizeof s);
+    memcpy(s.x, transposed ? desc->out.dim : desc->in[0].dim, sizeof s.x);
+    memcpy(s.y, transposed ? desc->in[0].dim : desc->out.dim, sizeof s.y);
+    s.w[0] = s.y[1];
+    s.w[1] = s.x[1];
+    for (int i = 0; i < 2; i++) {
+        s.w[2 + i] = desc->kernel[i];
+        s.padding[i] = desc->padding[i];
+        s.stride[i] = desc->stride[i];
+    }
+    return s;
+}
+
 /* ---- descriptors ---- */
 
 static dp_status create(dp_conv_plan *p, cudnnBackendDescriptorType_t type, cudnnBackendDescriptor_t *out,

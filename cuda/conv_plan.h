@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
+#include "device/device.h"
 
 typedef enum dp_conv_kind {
     DP_CONV_FORWARD, /* y from x and w */
@@ -22,9 +23,12 @@ typedef enum dp_conv_kind {
 typedef struct dp_conv_shape {
     int64_t x[4], w[4], y[4]; /* [N, C, H, W], [O, C, KH, KW], [N, O, OH, OW] */
     int64_t padding[2], stride[2];
-    int32_t kind;
-    int32_t allow_tf32, direct; /* direct: neither Winograd nor FFT */
+    int64_t kind, allow_tf32, direct; /* direct: neither Winograd nor FFT. No padding between the members */
 } dp_conv_shape;
+
+/* Of a CONV2D; or, of a CONV_TRANSPOSE2D, that of the convolution whose transpose it is. kind, allow_tf32 and
+ * direct are 0. */
+dp_conv_shape dp_conv_shape_of(const dp_op_desc *desc);
 
 /* An engine and its settings, as a place in the list that cuDNN's heuristics give. The same place means the
  * same for all devices of one kind. */

@@ -149,11 +149,12 @@ $(CUDA_TEST_BACKEND): $(CUDA_BUILD)/tests/cuda/test_backend.o $(CUDA_BUILD)/src/
 	@echo '  LINK $@'
 	@$(CC) $^ $(CUDA_LDFLAGS) $(CUDA_LDLIBS) $(CUDA_CHECK_LIBS) -lstdc++ -o $@
 
-$(CUDA_TEST_PLANS): $(CUDA_BUILD)/tests/cuda/deviceless_plans.o $(CUDA_BUILD)/tests/cuda/networks.o \
-    $(CUDA_BUILD)/cuda/conv_plan.o $(CUDA_BUILD)/cuda/check.o $(CUDA_BASE_OBJECTS)
+# The models come from the library LIB of the top Makefile, with what that needs (LIBS).
+$(CUDA_TEST_PLANS): $(CUDA_BUILD)/tests/cuda/deviceless_plans.o $(CUDA_BUILD)/cuda/conv_plan.o \
+    $(CUDA_BUILD)/cuda/check.o $(LIB)
 	@mkdir -p $(@D)
 	@echo '  LINK $@'
-	@$(CC) $^ $(CUDA_LDFLAGS) $(CUDA_LDLIBS) -o $@
+	@$(CC) $^ $(CUDA_LDFLAGS) $(CUDA_LDLIBS) $(LIBS) -o $@
 
 # These need tests/cuda_emulation/emulation.mk, included before. With SANITIZE=thread the kernels are instrumented too;
 # the emulation itself never is.
@@ -175,7 +176,7 @@ $(CUDA_EMULATED_TEST_BACKEND): $(CUDA_BUILD)/tests/cuda/test_backend.o $(CUDA_BU
 $(CUDA_BUILD)/emulated_backend.o: $(CUDA_BACKEND_OBJECTS) $(CUDA_BASE_OBJECTS) $(EMULATION_KERNEL_OBJECTS)
 	@$(CC) -r -nostdlib $^ -o $@ && objcopy --keep-global-symbol=dp_cuda_backend_open $@
 
-# The engine comes from the library LIB of the top Makefile, with what that needs (LIBS).
+# The engine comes from LIB, too.
 $(CUDA_EMULATED_TEST_ENGINE): $(CUDA_BUILD)/tests/cuda/test_engine_cuda.o $(CUDA_BUILD)/emulated_backend.o \
     $(EMULATION_BUILD)/tests/kernels.o $(LIB) $(EMULATION_LIB)
 	@mkdir -p $(@D)
@@ -193,5 +194,5 @@ cuda-tests: $(CUDA_TEST_OPS) $(CUDA_TEST_PLANS)
 	$(CUDA_TEST_OPS)
 
 -include $(patsubst %.o,%.d,$(CUDA_BACKEND_OBJECTS) $(CUDA_KERNEL_OBJECTS) $(CUDA_BASE_OBJECTS) $(CUDA_OPS_OBJECTS) \
-    $(CUDA_BUILD)/tests/cuda/deviceless_plans.d $(CUDA_BUILD)/tests/cuda/networks.d \
+    $(CUDA_BUILD)/tests/cuda/deviceless_plans.d \
     $(CUDA_BUILD)/tests/cuda/test_backend.d $(CUDA_BUILD)/tests/cuda/test_engine_cuda.d)
