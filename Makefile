@@ -148,7 +148,7 @@ $(BUILD)/tests/test_cli: $(call objects,$(CLI_TESTS)) $(LIB)
 $(BUILD)/tests/test_%: $(BUILD)/tests/unit/test_%.o $(LIB)
 	$(call link,$(CHECK_LIBS))
 # The system's calls that tests/faults lets fail: only in this program, and only where our own code makes them.
-FAULTY := calloc realloc aligned_alloc free inflateInit2_ pthread_create pthread_join pthread_mutex_init \
+FAULTY := calloc realloc aligned_alloc free json_loads json_loadb json_dumps inflateInit2_ pthread_create pthread_join pthread_mutex_init \
     pthread_cond_init open pread fstat write fsync rename mkdir flock
 comma  := ,
 $(BUILD)/tests/test_faults: $(call objects,$(FAULT_TESTS) $(filter-out src/cli/main.c,$(CLI_SOURCES))) $(LIB)

@@ -56,6 +56,10 @@ static dp_status read_target(const dp_storage *storage, int64_t index, void *tar
         return DP_OK;
     }
     size_t bytes = (size_t)storage->target_elements * sizeof(float);
+    if (!storage->file) {
+        memcpy(target, storage->made_values + index * storage->target_elements, bytes);
+        return DP_OK;
+    }
     return dp_safetensors_read(storage->file, storage->y_tensor, (size_t)index * bytes, target, bytes, err);
 }
 
@@ -65,11 +69,13 @@ static dp_status read_target(const dp_storage *storage, int64_t index, void *tar
 static dp_status read_bytes(const dp_storage *storage, int64_t index, float *x, void *target, dp_error *err)
 {
     size_t n = (size_t)storage->elements;
-    const unsigned char *from = storage->x + (size_t)index * n;
+    const unsigned char *from;
     if (storage->file) {
         unsigned char *tail = (unsigned char *)x + (sizeof *x - 1) * n;
         DP_TRY(dp_safetensors_read(storage->file, storage->x_tensor, (size_t)index * n, tail, n, err));
         from = tail;
+    } else {
+        from = storage->x + (size_t)index * n;
     }
     int64_t rows = storage->normalize_channels > 1 ? storage->normalize_channels : 1;
     int64_t row_elements = storage->elements / rows;

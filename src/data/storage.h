@@ -38,7 +38,7 @@ struct dp_storage {
     dp_target_kind target;
     int64_t target_elements;
     int32_t *labels;           /* LABELS; owned */
-    const dp_tensor *y_tensor; /* else: float32, in `file` */
+    const dp_tensor *y_tensor; /* else: float32 in `file`, or in `made_values` */
     char *labels_path;         /* where labels come from, for messages; owned */
 
     /* Normalisation, filled by dp_storage_normalize. */

@@ -112,11 +112,13 @@ void *__wrap_realloc(void *p, size_t size)
 {
     if (fails(FAULT_MEMORY, "realloc"))
         return NULL;
-    bool ours = !p || replace(p, p, NULL);
-    if (p && ours)
-        atomic_fetch_sub(&state.blocks, 1);
-    p = __real_realloc(p, size);
-    return ours ? counted(p) : p;
+    void *q = __real_realloc(p, size);
+    if (!q || !p)
+        return counted(q);
+    if (!replace(p, p, NULL))
+        return q;
+    atomic_fetch_sub(&state.blocks, 1);
+    return counted(q);
 }
 
 void *__wrap_aligned_alloc(size_t alignment, size_t size)
@@ -131,9 +133,61 @@ void __wrap_free(void *p)
     __real_free(p);
 }
 
+/* Jansson's reader and writer end the program, or leave out text, where they have no memory for a character.
+ * That is their own affair: a whole call of them fails here, as it does when they have no memory for a value.
+ */
+static _Thread_local bool within;
+
+static bool cannot_read(const char *call, json_error_t *error)
+{
+    if (!fails(FAULT_JSON, call))
+        return false;
+    if (error) {
+        *error = (json_error_t){.text = "out of memory"};
+        error->text[JSON_ERROR_TEXT_LENGTH - 1] = json_error_out_of_memory;
+    }
+    return true;
+}
+
+json_t *__real_json_loads(const char *text, size_t flags, json_error_t *error);
+json_t *__wrap_json_loads(const char *text, size_t flags, json_error_t *error);
+json_t *__wrap_json_loads(const char *text, size_t flags, json_error_t *error)
+{
+    if (cannot_read("json_loads", error))
+        return NULL;
+    within = true;
+    json_t *json = __real_json_loads(text, flags, error);
+    within = false;
+    return json;
+}
+
+json_t *__real_json_loadb(const char *text, size_t size, size_t flags, json_error_t *error);
+json_t *__wrap_json_loadb(const char *text, size_t size, size_t flags, json_error_t *error);
+json_t *__wrap_json_loadb(const char *text, size_t size, size_t flags, json_error_t *error)
+{
+    if (cannot_read("json_loadb", error))
+        return NULL;
+    within = true;
+    json_t *json = __real_json_loadb(text, size, flags, error);
+    within = false;
+    return json;
+}
+
+char *__real_json_dumps(const json_t *json, size_t flags);
+char *__wrap_json_dumps(const json_t *json, size_t flags);
+char *__wrap_json_dumps(const json_t *json, size_t flags)
+{
+    if (fails(FAULT_JSON, "json_dumps"))
+        return NULL;
+    within = true;
+    char *text = __real_json_dumps(json, flags);
+    within = false;
+    return text;
+}
+
 static void *json_memory(size_t size)
 {
-    return fails(FAULT_JSON, "malloc of Jansson") ? NULL : counted(malloc(size));
+    return !within && fails(FAULT_JSON, "malloc of Jansson") ? NULL : counted(malloc(size));
 }
 
 __attribute__((constructor)) static void feed_jansson(void)
