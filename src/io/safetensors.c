@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/text.h"
 #include "io/file.h"
 
 enum {
@@ -527,20 +528,25 @@ int64_t dp_tensor_int(const dp_tensor *tensor, int64_t i)
 
 /* ---- writing ---- */
 
+static dp_status no_memory_for_header(dp_error *err)
+{
+    return dp_fail(err, DP_ERROR_MEMORY, "out of memory for a safetensors header");
+}
+
 static dp_status add_metadata(json_t *root, const dp_metadata *metadata, int count, dp_error *err)
 {
     if (count == 0)
         return DP_OK;
     json_t *object = json_object();
     for (int i = 0; object && i < count; i++) {
-        if (json_object_set_new(object, metadata[i].key, json_string(metadata[i].value)) != 0) {
-            json_decref(object);
-            return dp_fail(err, DP_ERROR_INTERNAL, "metadata '%.100s' is not valid UTF-8", metadata[i].key);
-        }
+        if (json_object_set_new(object, metadata[i].key, json_string(metadata[i].value)) == 0)
+            continue;
+        json_decref(object);
+        if (dp_is_utf8(metadata[i].key) && dp_is_utf8(metadata[i].value))
+            return no_memory_for_header(err);
+        return dp_fail(err, DP_ERROR_INTERNAL, "metadata '%.100s' is not valid UTF-8", metadata[i].key);
     }
-    if (json_object_set_new(root, "__metadata__", object) != 0)
-        return dp_fail(err, DP_ERROR_MEMORY, "out of memory for a safetensors header");
-    return DP_OK;
+    return json_object_set_new(root, "__metadata__", object) == 0 ? DP_OK : no_memory_for_header(err);
 }
 
 static json_t *describe(const dp_tensor *tensor, size_t begin)
@@ -566,10 +572,11 @@ static dp_status add_tensor(json_t *root, const dp_tensor *tensor, size_t begin,
                        tensor->name, tensor->bytes);
     if (strcmp(tensor->name, "__metadata__") == 0 || json_object_get(root, tensor->name))
         return dp_fail(err, DP_ERROR_INTERNAL, "tensor '%.100s': the name is already taken", tensor->name);
-    if (json_object_set_new(root, tensor->name, describe(tensor, begin)) != 0)
-        return dp_fail(err, DP_ERROR_INTERNAL,
-                       "tensor '%.100s': its name is not valid UTF-8, or out of memory", tensor->name);
-    return DP_OK;
+    if (json_object_set_new(root, tensor->name, describe(tensor, begin)) == 0)
+        return DP_OK;
+    if (dp_is_utf8(tensor->name))
+        return no_memory_for_header(err);
+    return dp_fail(err, DP_ERROR_INTERNAL, "tensor '%.100s': its name is not valid UTF-8", tensor->name);
 }
 
 /* The header as text, which jansson allocated: owner is the caller, with free(). */
@@ -578,7 +585,7 @@ static dp_status build_header(const dp_tensor *tensors, int count, const dp_meta
 {
     json_t *root = json_object();
     if (!root)
-        return dp_fail(err, DP_ERROR_MEMORY, "out of memory for a safetensors header");
+        return no_memory_for_header(err);
     dp_status status = add_metadata(root, metadata, metadata_count, err);
     size_t begin = 0;
     for (int i = 0; status == DP_OK && i < count; i++) {
@@ -588,7 +595,7 @@ static dp_status build_header(const dp_tensor *tensors, int count, const dp_meta
     if (status == DP_OK) {
         *out = json_dumps(root, JSON_COMPACT);
         if (!*out)
-            status = dp_fail(err, DP_ERROR_MEMORY, "out of memory for a safetensors header");
+            status = no_memory_for_header(err);
     }
     json_decref(root);
     return status;
