@@ -57,17 +57,19 @@ VERSION       := $(subst ",,$(firstword $(filter "%",$(file <include/dptrain/sta
 SONAME        := libdptrain.so.$(firstword $(subst ., ,$(VERSION)))
 SHARED_LIB    := $(BUILD)/libdptrain.so.$(VERSION)
 BENCH_PROGRAMS := $(patsubst bench/%.c,$(BUILD)/bench/%,$(BENCHES))
+FUZZ_PROGRAMS := $(patsubst tests/fuzz/%.c,$(BUILD)/tests/%,$(FUZZ_TESTS))
 TEST_PROGRAMS := $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(UNIT_TESTS)) \
     $(if $(OPS_SOURCES),$(BUILD)/tests/test_ops) $(if $(CLI_TESTS),$(BUILD)/tests/test_cli) \
-    $(if $(FAULT_TESTS),$(BUILD)/tests/test_faults) $(patsubst tests/fuzz/%.c,$(BUILD)/tests/%,$(FUZZ_TESTS))
+    $(if $(FAULT_TESTS),$(BUILD)/tests/test_faults) $(FUZZ_PROGRAMS)
 
-.PHONY: all tests emulated help deps demo quick check check-long gpu-check bench lint lint-format lint-rules lint-scripts format clean \
+.PHONY: all fuzzers tests emulated help deps demo quick check check-long gpu-check bench lint lint-format lint-rules lint-scripts format clean \
     install uninstall
 .DELETE_ON_ERROR:
 .SECONDARY:
 .SUFFIXES:
 
 all: $(BUILD)/dptrain $(if $(SANITIZE),,$(SHARED_LIB) cuda)
+fuzzers: $(FUZZ_PROGRAMS)
 tests: $(BUILD)/dptrain $(TEST_PROGRAMS) $(BENCH_PROGRAMS)
 
 help:
@@ -148,8 +150,8 @@ $(BUILD)/tests/test_cli: $(call objects,$(CLI_TESTS)) $(LIB)
 $(BUILD)/tests/test_%: $(BUILD)/tests/unit/test_%.o $(LIB)
 	$(call link,$(CHECK_LIBS))
 # The system's calls that tests/faults lets fail: only in this program, and only where our own code makes them.
-FAULTY := calloc realloc aligned_alloc free json_loads json_loadb json_dumps inflateInit2_ pthread_create pthread_join pthread_mutex_init \
-    pthread_cond_init open pread fstat write fsync rename mkdir flock
+FAULTY := calloc realloc aligned_alloc free json_loads json_loadb json_dumps inflateInit2_ pthread_create pthread_join \
+    pthread_mutex_init pthread_cond_init open pread fstat write fsync rename mkdir flock
 comma  := ,
 $(BUILD)/tests/test_faults: $(call objects,$(FAULT_TESTS) $(filter-out src/cli/main.c,$(CLI_SOURCES))) $(LIB)
 	$(call link,$(FAULTY:%=-Wl$(comma)--wrap=%) $(CHECK_LIBS))

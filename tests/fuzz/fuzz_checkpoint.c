@@ -18,10 +18,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     dp_status status = dp_checkpoint_open(path, &model, &info, &err);
     fuzz_check(status, &err);
     if (status == DP_OK && dp_model_elements(model) <= MOST_ELEMENTS) {
-        float *weights = calloc((size_t)dp_model_elements(model), sizeof *weights);
-        for (int partial = 0; weights && partial < 2; partial++)
-            fuzz_check(dp_weights_load(path, model, partial, weights, &report, &err), &err);
-        free(weights);
+        dp_model_state state;
+        if (dp_model_state_create(model, &state, &err) != DP_OK)
+            abort();
+        for (int partial = 0; partial < 2; partial++)
+            fuzz_check(dp_weights_load(path, model, partial, &state, &report, &err), &err);
+        dp_model_state_free(&state);
     }
     dp_model_free(model);
     return 0;
