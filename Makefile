@@ -14,6 +14,7 @@ CFLAGS   ?= -g
 SANITIZE ?=
 WERROR   ?=
 DEBUG    ?=
+FUZZER   ?=
 
 # libdnnl is bound to gcc's OpenMP runtime. clang's -fopenmp would bring a second one into the process, so builds with
 # clang, which serve its warnings, ignore the pragmas and link gcc's runtime: one thread per device in our own kernels.
@@ -44,8 +45,11 @@ LIB_SOURCES := $(filter-out src/cli/%,$(SOURCES))
 UNIT_TESTS  := $(wildcard tests/unit/test_*.c)
 OPS_SOURCES := $(wildcard tests/ops/*.c)
 CLI_TESTS   := $(wildcard tests/cli/*.c)
+FAULT_TESTS := $(wildcard tests/faults/*.c)
+FUZZ_TESTS  := $(wildcard tests/fuzz/fuzz_*.c)
 BENCHES     := $(wildcard bench/*.c)
-C_SOURCES   := $(SOURCES) $(wildcard tests/unit/*.c) $(OPS_SOURCES) $(CLI_TESTS) $(BENCHES) tests/library/example.c
+C_SOURCES   := $(SOURCES) $(wildcard tests/unit/*.c) $(OPS_SOURCES) $(CLI_TESTS) $(FAULT_TESTS) $(wildcard tests/fuzz/*.c) \
+    $(BENCHES) tests/library/example.c
 
 objects        = $(patsubst %.c,$(BUILD)/%.o,$(1))
 LIB           := $(BUILD)/libdptrain.a
@@ -53,16 +57,19 @@ VERSION       := $(subst ",,$(firstword $(filter "%",$(file <include/dptrain/sta
 SONAME        := libdptrain.so.$(firstword $(subst ., ,$(VERSION)))
 SHARED_LIB    := $(BUILD)/libdptrain.so.$(VERSION)
 BENCH_PROGRAMS := $(patsubst bench/%.c,$(BUILD)/bench/%,$(BENCHES))
+FUZZ_PROGRAMS := $(patsubst tests/fuzz/%.c,$(BUILD)/tests/%,$(FUZZ_TESTS))
 TEST_PROGRAMS := $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(UNIT_TESTS)) \
-    $(if $(OPS_SOURCES),$(BUILD)/tests/test_ops) $(if $(CLI_TESTS),$(BUILD)/tests/test_cli)
+    $(if $(OPS_SOURCES),$(BUILD)/tests/test_ops) $(if $(CLI_TESTS),$(BUILD)/tests/test_cli) \
+    $(if $(FAULT_TESTS),$(BUILD)/tests/test_faults) $(FUZZ_PROGRAMS)
 
-.PHONY: all tests emulated help deps demo quick check check-long gpu-check bench lint lint-format lint-rules lint-scripts format clean \
+.PHONY: all fuzzers tests emulated help deps demo quick check check-long gpu-check bench lint lint-format lint-rules lint-scripts format clean \
     install uninstall
 .DELETE_ON_ERROR:
 .SECONDARY:
 .SUFFIXES:
 
 all: $(BUILD)/dptrain $(if $(SANITIZE),,$(SHARED_LIB) cuda)
+fuzzers: $(FUZZ_PROGRAMS)
 tests: $(BUILD)/dptrain $(TEST_PROGRAMS) $(BENCH_PROGRAMS)
 
 help:
@@ -142,6 +149,18 @@ $(BUILD)/tests/test_cli: $(call objects,$(CLI_TESTS)) $(LIB)
 	$(call link,$(CHECK_LIBS))
 $(BUILD)/tests/test_%: $(BUILD)/tests/unit/test_%.o $(LIB)
 	$(call link,$(CHECK_LIBS))
+# The system's calls that tests/faults lets fail: only in this program, and only where our own code makes them.
+FAULTY := calloc realloc aligned_alloc free json_loads json_loadb json_dumps inflateInit2_ pthread_create pthread_join \
+    pthread_mutex_init pthread_cond_init open pread fstat write fsync rename mkdir flock
+comma  := ,
+$(BUILD)/tests/test_faults: $(call objects,$(FAULT_TESTS) $(filter-out src/cli/main.c,$(CLI_SOURCES))) $(LIB)
+	$(call link,$(FAULTY:%=-Wl$(comma)--wrap=%) $(CHECK_LIBS))
+# FUZZER=-fsanitize=fuzzer links libFuzzer, for builds with CC=clang SANITIZE=fuzzer-no-link,...; otherwise the corpus is
+# all that these programs run.
+$(BUILD)/tests/fuzz_options: $(call objects,$(filter-out src/cli/main.c,$(CLI_SOURCES)))
+$(BUILD)/tests/fuzz_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/tests/fuzz/fuzz.o \
+    $(if $(FUZZER),,$(BUILD)/tests/fuzz/replay.o) $(LIB)
+	$(call link,$(FUZZER))
 $(BUILD)/bench/%: $(BUILD)/bench/%.o $(LIB)
 	$(call link)
 

@@ -107,6 +107,24 @@ bool dp_pattern_matches(const char *pattern, const char *name)
     return *pattern == '\0';
 }
 
+bool dp_is_utf8(const char *text)
+{
+    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000}; /* that needs so many bytes */
+    for (const unsigned char *c = (const unsigned char *)text; *c;) {
+        int length = *c < 0x80 ? 1 : *c >> 5 == 6 ? 2 : *c >> 4 == 14 ? 3 : *c >> 3 == 30 ? 4 : 0;
+        uint32_t value = length == 1 ? *c : *c & (0x7f >> length);
+        for (int i = 1; i < length; i++) {
+            if (c[i] >> 6 != 2) /* also where the text ends */
+                return false;
+            value = value << 6 | (c[i] & 0x3f);
+        }
+        if (!length || value < least[length] || value > 0x10ffff || (value >= 0xd800 && value <= 0xdfff))
+            return false;
+        c += length;
+    }
+    return true;
+}
+
 char *dp_format_count(int64_t n, char *buffer, size_t size)
 {
     char digits[24], grouped[32];

@@ -13,6 +13,9 @@ const char *dp_nearest_name(const char *text, const char *const *names, size_t c
 /* Does a name match a pattern with * and ? (fnmatch without slashes or brackets)? */
 bool dp_pattern_matches(const char *pattern, const char *name);
 
+/* Is the text UTF-8 as RFC 3629 has it: no overlong forms, no surrogates, nothing above U+10FFFF? */
+bool dp_is_utf8(const char *text);
+
 /* 1,234,567 style grouping; returns buffer. */
 char *dp_format_count(int64_t n, char *buffer, size_t size);
 

@@ -72,25 +72,34 @@ static dp_status check_fit(const evaluation *e, const dp_dataset_info *d, dp_err
     return DP_OK;
 }
 
-static void print_result(const evaluation *e, const dp_dataset_info *d, const dp_evaluation *r)
+static dp_status print_json(const evaluation *e, const dp_dataset_info *d, const dp_evaluation *r,
+                            const char *part, dp_error *err)
+{
+    json_t *json =
+        json_pack("{s:s, s:s, s:I, s:s, s:f}", "data", d->description, "part", part, "samples",
+                  (json_int_t)r->samples, "loss_name", dp_loss_names[e->info.criterion], "loss", r->loss);
+    bool whole =
+        json && (!r->has_accuracy || json_object_set_new(json, "accuracy", json_real(r->accuracy)) == 0);
+    char *text = whole ? json_dumps(json, JSON_REAL_PRECISION(10)) : NULL;
+    json_decref(json);
+    if (!text)
+        return dp_fail(err, DP_ERROR_MEMORY, "out of memory: cannot print the result");
+    printf("%s\n", text);
+    free(text);
+    return DP_OK;
+}
+
+static dp_status print_result(const evaluation *e, const dp_dataset_info *d, const dp_evaluation *r,
+                              dp_error *err)
 {
     const char *part = !e->valid ? "all" : d->is_test ? "test" : "validation";
-    if (cli_given(e->options, OPT_JSON)) {
-        json_t *json =
-            json_pack("{s:s, s:s, s:I, s:s, s:f}", "data", d->description, "part", part, "samples",
-                      (json_int_t)r->samples, "loss_name", dp_loss_names[e->info.criterion], "loss", r->loss);
-        if (json && r->has_accuracy)
-            json_object_set_new(json, "accuracy", json_real(r->accuracy));
-        if (json)
-            json_dumpf(json, stdout, JSON_REAL_PRECISION(10));
-        json_decref(json);
-        printf("\n");
-        return;
-    }
+    if (cli_given(e->options, OPT_JSON))
+        return print_json(e, d, r, part, err);
     printf("%s%s of %s\n", part, !e->valid ? "" : d->is_test ? " part" : " share", d->description);
     printf("%s %.6f\n", dp_loss_names[e->info.criterion], r->loss);
     if (r->has_accuracy)
         printf("accuracy %.2f %%\n", 100 * r->accuracy);
+    return DP_OK;
 }
 
 static dp_status evaluate(evaluation *e, dp_error *err)
@@ -123,8 +132,7 @@ static dp_status evaluate(evaluation *e, dp_error *err)
     dp_evaluation result;
     DP_TRY(dp_evaluate(e->context, e->model, &e->state, set, &e->engine, e->batch_size, (int)e->workers,
                        &result, err));
-    print_result(e, d, &result);
-    return DP_OK;
+    return print_result(e, d, &result, err);
 }
 
 dp_status cli_eval(int argc, char **argv, dp_error *err)

@@ -188,11 +188,12 @@ static bool parse_number(const char *text, double *out)
     return !*end && isfinite(*out);
 }
 
+/* The limits of a type are named only to those who went beyond them: elsewhere they would be noise. */
 dp_status cli_check_integer(const char *name, const char *text, int64_t low, int64_t high, int64_t *out,
                             dp_error *err)
 {
     char wanted[96];
-    if (high == INT64_MAX)
+    if (high == INT64_MAX && strtod(text, NULL) < (double)INT64_MAX)
         snprintf(wanted, sizeof wanted, "a whole number of at least %lld is needed", (long long)low);
     else
         snprintf(wanted, sizeof wanted, "a whole number from %lld to %lld is needed", (long long)low,
@@ -218,11 +219,11 @@ static dp_status check_number(cli_option option, const char *text, double low, d
     char wanted[96], from[32] = "", to[32] = "";
     if (low == CLI_ABOVE_0)
         snprintf(from, sizeof from, " above 0");
-    else if (low > -FLT_MAX)
+    else if (low > -FLT_MAX || strtod(text, NULL) < low)
         snprintf(from, sizeof from, " of at least %g", low);
     if (high == CLI_BELOW_1)
         snprintf(to, sizeof to, " and below 1");
-    else if (high < FLT_MAX)
+    else if (high < FLT_MAX || strtod(text, NULL) > high)
         snprintf(to, sizeof to, " and at most %g", high);
     snprintf(wanted, sizeof wanted, "a number%s%s is needed", from, to);
     double value;

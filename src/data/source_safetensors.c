@@ -1,4 +1,4 @@
-/* A safetensors file with the tensors x and y. It stays mapped; samples are read out of it. */
+/* A safetensors file with the tensors x and y. It stays open; samples are read out of it one by one. */
 #include <stdio.h>
 #include <string.h>
 
@@ -34,10 +34,25 @@ static dp_status take_x(dp_storage *storage, const char *path, dp_error *err)
         return dp_fail(err, DP_ERROR_MISMATCH, "'%s': x holds no samples", path);
     storage->samples = x->shape[0];
     storage->bytes = x->dtype == DP_U8;
-    storage->x = x->data;
+    storage->x_tensor = x;
     const int64_t image[3] = {1, x->shape[1], x->shape[2]};
     return dp_storage_set_shape(storage, x->rank == 2 ? 1 : 3, x->rank == 3 ? image : x->shape + 1, path,
                                 err);
+}
+
+enum { LABELS_AT_ONCE = 1024 };
+
+static dp_status narrow_labels(dp_storage *storage, const int64_t *wide, int64_t first, int64_t count,
+                               const char *path, dp_error *err)
+{
+    for (int64_t i = 0; i < count; i++) {
+        if (wide[i] < INT32_MIN || wide[i] >= INT32_MAX)
+            return dp_fail(err, DP_ERROR_MISMATCH,
+                           "'%s': the label of sample %lld is %lld, which is no class number", path,
+                           (long long)(first + i), (long long)wide[i]);
+        storage->labels[first + i] = (int32_t)wide[i];
+    }
+    return DP_OK;
 }
 
 static dp_status take_labels(dp_storage *storage, const dp_tensor *y, const char *path, dp_error *err)
@@ -46,14 +61,12 @@ static dp_status take_labels(dp_storage *storage, const dp_tensor *y, const char
     storage->target_elements = 1;
     DP_TRY(dp_strdup(path, &storage->labels_path, err));
     DP_TRY(dp_calloc((size_t)storage->samples, sizeof *storage->labels, "labels", &storage->labels, err));
-    for (int64_t i = 0; i < storage->samples; i++) {
-        int64_t label = dp_tensor_int(y, i);
-        if (label < INT32_MIN || label >= INT32_MAX)
-            return dp_fail(err, DP_ERROR_MISMATCH,
-                           "'%s': the label of sample %lld is %lld, which is no class "
-                           "number",
-                           path, (long long)i, (long long)label);
-        storage->labels[i] = (int32_t)label;
+    for (int64_t first = 0; first < storage->samples; first += LABELS_AT_ONCE) {
+        int64_t wide[LABELS_AT_ONCE], left = storage->samples - first;
+        int64_t count = left < LABELS_AT_ONCE ? left : LABELS_AT_ONCE;
+        DP_TRY(dp_safetensors_read(storage->file, y, (size_t)first * sizeof *wide, wide,
+                                   (size_t)count * sizeof *wide, err));
+        DP_TRY(narrow_labels(storage, wide, first, count, path, err));
     }
     return DP_OK;
 }
@@ -84,7 +97,7 @@ static dp_status take_y(dp_storage *storage, const char *path, dp_error *err)
                        path, dp_dtype_name(y->dtype), shape_text(y, text, sizeof text));
     storage->target = mask ? DP_TARGET_MASK : DP_TARGET_VALUES;
     storage->target_elements = y->elements / storage->samples;
-    storage->values = y->data;
+    storage->y_tensor = y;
     return DP_OK;
 }
 
@@ -95,7 +108,7 @@ dp_status dp_open_safetensors(const dp_data_config *config, const char *argument
     if (!argument || !*argument)
         return dp_fail(err, DP_ERROR_USAGE, "data 'safetensors' needs a file: safetensors:FILE");
     DP_TRY(dp_storage_create(&out->train, err));
-    DP_TRY(dp_safetensors_open(argument, &out->train->file, err));
+    DP_TRY(dp_safetensors_open_header(argument, &out->train->file, err));
     DP_TRY(take_x(out->train, argument, err));
     return take_y(out->train, argument, err);
 }

@@ -101,7 +101,6 @@ static dp_status make_masked_samples(dp_storage *storage, uint64_t seed, dp_erro
         make_masked(storage, seed, (uint32_t)i, storage->made + i * (size_t)storage->elements,
                     storage->made_values + i * mask);
     storage->x = (const unsigned char *)storage->made;
-    storage->values = (const unsigned char *)storage->made_values;
     return DP_OK;
 }
 

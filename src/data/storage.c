@@ -49,20 +49,34 @@ dp_status dp_storage_set_shape(dp_storage *storage, int rank, const int64_t *sha
 
 /* ---- reading ---- */
 
-static void copy_target(const dp_storage *storage, int64_t index, void *target)
+static dp_status read_target(const dp_storage *storage, int64_t index, void *target, dp_error *err)
 {
     if (storage->target == DP_TARGET_LABELS) {
         memcpy(target, &storage->labels[index], sizeof *storage->labels);
-    } else {
-        size_t bytes = (size_t)storage->target_elements * sizeof(float);
-        memcpy(target, storage->values + (size_t)index * bytes, bytes);
+        return DP_OK;
     }
+    size_t bytes = (size_t)storage->target_elements * sizeof(float);
+    if (!storage->file) {
+        memcpy(target, storage->made_values + index * storage->target_elements, bytes);
+        return DP_OK;
+    }
+    return dp_safetensors_read(storage->file, storage->y_tensor, (size_t)index * bytes, target, bytes, err);
 }
 
+/* The bytes become floats from front to back. Where they come from a file they are first put at the end of
+ * the floats' own memory: float e then ends at byte 4e + 3, at or before the bytes that are still to be read
+ * (from 3n + e). */
 static dp_status read_bytes(const dp_storage *storage, int64_t index, float *x, void *target, dp_error *err)
 {
-    (void)err;
-    const unsigned char *from = storage->x + (size_t)index * (size_t)storage->elements;
+    size_t n = (size_t)storage->elements;
+    const unsigned char *from;
+    if (storage->file) {
+        unsigned char *tail = (unsigned char *)x + (sizeof *x - 1) * n;
+        DP_TRY(dp_safetensors_read(storage->file, storage->x_tensor, (size_t)index * n, tail, n, err));
+        from = tail;
+    } else {
+        from = storage->x + (size_t)index * n;
+    }
     int64_t rows = storage->normalize_channels > 1 ? storage->normalize_channels : 1;
     int64_t row_elements = storage->elements / rows;
     for (int64_t r = 0; r < rows; r++) {
@@ -72,8 +86,7 @@ static dp_status read_bytes(const dp_storage *storage, int64_t index, float *x, 
         x += row_elements;
         from += row_elements;
     }
-    copy_target(storage, index, target);
-    return DP_OK;
+    return read_target(storage, index, target, err);
 }
 
 static void normalize_floats(const dp_storage *storage, float *x)
@@ -89,12 +102,13 @@ static void normalize_floats(const dp_storage *storage, float *x)
 
 static dp_status read_floats(const dp_storage *storage, int64_t index, float *x, void *target, dp_error *err)
 {
-    (void)err;
     size_t bytes = (size_t)storage->elements * sizeof *x;
-    memcpy(x, storage->x + (size_t)index * bytes, bytes);
+    if (storage->file)
+        DP_TRY(dp_safetensors_read(storage->file, storage->x_tensor, (size_t)index * bytes, x, bytes, err));
+    else
+        memcpy(x, storage->x + (size_t)index * bytes, bytes);
     normalize_floats(storage, x);
-    copy_target(storage, index, target);
-    return DP_OK;
+    return read_target(storage, index, target, err);
 }
 
 /* ---- normalisation ---- */

@@ -1,4 +1,4 @@
-/* What a source of data gives: samples and targets in memory (or in a mapped file). Data sets are views of
+/* What a source of data gives: samples and targets in memory (or in an open file). Data sets are views of
  * it. Adding a source: a function that fills storages, and a line in the table of data.c. */
 #ifndef DP_DATA_STORAGE_H
 #define DP_DATA_STORAGE_H
@@ -28,22 +28,25 @@ struct dp_storage {
     int64_t elements;    /* of a sample */
     dp_read_sample read; /* set by dp_storage_normalize, unless the source has its own */
 
-    /* Inputs, [samples, elements], aligned to 1 byte only: unsigned bytes that stand for 0..1, or float32. */
+    /* Inputs, [samples, elements]: unsigned bytes that stand for 0..1, or float32. In memory (aligned to 1
+     * byte only), or, where `file` is set, a tensor that is read sample by sample: such a file may be larger
+     * than memory. */
     bool bytes;
     const unsigned char *x;
+    const dp_tensor *x_tensor;
 
     dp_target_kind target;
     int64_t target_elements;
-    int32_t *labels;             /* LABELS; owned */
-    const unsigned char *values; /* else: float32, aligned to 1 byte only */
-    char *labels_path;           /* where labels come from, for messages; owned */
+    int32_t *labels;           /* LABELS; owned */
+    const dp_tensor *y_tensor; /* else: float32 in `file`, or in `made_values` */
+    char *labels_path;         /* where labels come from, for messages; owned */
 
     /* Normalisation, filled by dp_storage_normalize. */
     int normalize_channels; /* 0: none */
     float mean[4], std[4];
     float (*table)[DP_BYTE_VALUES]; /* bytes: the float of each value; one row, or one a channel; owned */
 
-    /* What keeps x and values alive: whichever the source uses. */
+    /* Where the samples are: whichever the source uses. */
     dp_idx images;
     dp_safetensors *file;
     float *made, *made_values;

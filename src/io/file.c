@@ -2,9 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdint.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -151,41 +149,94 @@ void dp_atomic_abandon(dp_atomic_file *file)
 
 /* ---- reading ---- */
 
-static dp_status map_descriptor(int descriptor, const char *path, const void **bytes, size_t *size,
-                                dp_error *err)
+struct dp_file {
+    int descriptor;
+    size_t size;
+    char *path;
+};
+
+static dp_status open_regular(dp_file *file, dp_error *err)
 {
     struct stat st;
-    if (fstat(descriptor, &st) != 0)
-        return cannot(err, "read", path, errno);
+    file->descriptor =
+        open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO must not keep us waiting */
+    if (file->descriptor < 0 || fstat(file->descriptor, &st) != 0)
+        return cannot(err, "read", file->path, errno);
     if (!S_ISREG(st.st_mode))
-        return dp_fail(err, DP_ERROR_IO, "cannot read '%s': it is %s", path,
+        return dp_fail(err, DP_ERROR_IO, "cannot read '%s': it is %s", file->path,
                        S_ISDIR(st.st_mode) ? "a directory" : "not a regular file");
-    if (st.st_size == 0)
-        return DP_OK;
-    void *map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, descriptor, 0);
-    if (map == MAP_FAILED)
-        return cannot(err, "read", path, errno);
-    *bytes = map;
-    *size = (size_t)st.st_size;
+    file->size = (size_t)st.st_size;
     return DP_OK;
 }
 
-dp_status dp_file_map(const char *path, const void **bytes, size_t *size, dp_error *err)
+dp_status dp_file_open(const char *path, dp_file **out, dp_error *err)
+{
+    *out = NULL;
+    dp_file *file;
+    DP_TRY(dp_calloc(1, sizeof *file, "a file", &file, err));
+    file->descriptor = -1;
+    dp_status status = dp_strdup(path, &file->path, err);
+    if (status == DP_OK)
+        status = open_regular(file, err);
+    if (status != DP_OK) {
+        dp_file_close(file);
+        return status;
+    }
+    *out = file;
+    return DP_OK;
+}
+
+size_t dp_file_size(const dp_file *file)
+{
+    return file->size;
+}
+
+dp_status dp_file_read_at(const dp_file *file, size_t offset, void *out, size_t n, dp_error *err)
+{
+    char *next = out;
+    while (n > 0) {
+        ssize_t got = pread(file->descriptor, next, n, (off_t)offset);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return cannot(err, "read", file->path, errno);
+        if (got == 0)
+            return dp_fail(err, DP_ERROR_IO, "cannot read '%s': it became shorter while it was in use",
+                           file->path);
+        next += got;
+        offset += (size_t)got;
+        n -= (size_t)got;
+    }
+    return DP_OK;
+}
+
+void dp_file_close(dp_file *file)
+{
+    if (!file)
+        return;
+    if (file->descriptor >= 0)
+        close(file->descriptor);
+    dp_free(file->path);
+    dp_free(file);
+}
+
+dp_status dp_file_read(const char *path, void **bytes, size_t *size, dp_error *err)
 {
     *bytes = NULL;
     *size = 0;
-    int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO must not keep us waiting */
-    if (descriptor < 0)
-        return cannot(err, "read", path, errno);
-    dp_status status = map_descriptor(descriptor, path, bytes, size, err);
-    close(descriptor);
+    dp_file *file;
+    DP_TRY(dp_file_open(path, &file, err));
+    dp_status status = file->size > 0 ? dp_aligned_alloc(file->size, path, bytes, err) : DP_OK;
+    if (status == DP_OK)
+        status = dp_file_read_at(file, 0, *bytes, file->size, err);
+    if (status == DP_OK) {
+        *size = file->size;
+    } else {
+        dp_free(*bytes);
+        *bytes = NULL;
+    }
+    dp_file_close(file);
     return status;
-}
-
-void dp_file_unmap(const void *bytes, size_t size)
-{
-    if (bytes)
-        munmap((void *)(uintptr_t)bytes, size);
 }
 
 bool dp_file_exists(const char *path)

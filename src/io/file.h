@@ -1,4 +1,4 @@
-/* Files: the library's only calls of open, write, sync and rename. */
+/* Files: the library's only calls of open, read, write, sync and rename. */
 #ifndef DP_IO_FILE_H
 #define DP_IO_FILE_H
 
@@ -16,9 +16,17 @@ dp_status dp_atomic_write(dp_atomic_file *file, const void *bytes, size_t size, 
 dp_status dp_atomic_commit(dp_atomic_file *file, dp_error *err); /* ends it, success or not */
 void dp_atomic_abandon(dp_atomic_file *file);                    /* removes what was written; NULL is fine */
 
-/* Read-only map of a whole regular file; an empty file gives size 0 and NULL. Unmap with dp_file_unmap. */
-dp_status dp_file_map(const char *path, const void **bytes, size_t *size, dp_error *err);
-void dp_file_unmap(const void *bytes, size_t size);
+/* A regular file, open for reading. Files are read and never mapped: where another program shortens a mapped
+ * file, the next access ends the process (SIGBUS), while a read is an error. */
+typedef struct dp_file dp_file;
+dp_status dp_file_open(const char *path, dp_file **out, dp_error *err); /* owner: the caller */
+size_t dp_file_size(const dp_file *file);                               /* when it was opened */
+/* n bytes from offset on, all of them or DP_ERROR_IO. Any number of threads at once. */
+dp_status dp_file_read_at(const dp_file *file, size_t offset, void *out, size_t n, dp_error *err);
+void dp_file_close(dp_file *file); /* NULL is fine */
+
+/* The whole of a regular file; an empty one gives size 0 and NULL. Owner: the caller, dp_free. */
+dp_status dp_file_read(const char *path, void **bytes, size_t *size, dp_error *err);
 
 /* Creates a directory and its missing parents; one that exists is fine. */
 dp_status dp_make_directories(const char *path, dp_error *err);

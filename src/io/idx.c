@@ -22,7 +22,7 @@ enum {
 typedef struct byte_source {
     const unsigned char *next;
     size_t left;
-    bool compressed, ended; /* ended: the compressed stream's own end was seen */
+    bool compressed, ended; /* ended: the end of the last compressed stream was seen */
     z_stream stream;
 } byte_source;
 
@@ -66,6 +66,24 @@ static uInt at_most(size_t n)
     return n < UINT_MAX ? (uInt)n : UINT_MAX;
 }
 
+/* A compressed file may be several gzip files end to end, and may be padded with zeros: gunzip reads both
+ * (RFC 1952, section 2.2). After the end of one stream: begins the next, or ends. */
+static dp_status next_member(byte_source *source, dp_error *err)
+{
+    const unsigned char *next = source->next;
+    if (source->left >= 2 && next[0] == 0x1f && next[1] == 0x8b) {
+        if (inflateReset(&source->stream) != Z_OK)
+            return dp_fail(err, DP_ERROR_INTERNAL, "zlib cannot begin another gzip stream");
+        return DP_OK;
+    }
+    while (source->left > 0 && *source->next == 0) {
+        source->next++;
+        source->left--;
+    }
+    source->ended = true;
+    return DP_OK;
+}
+
 /* Up to n bytes to out; *got is how many came before the end. */
 static dp_status inflate_some(byte_source *source, unsigned char *out, size_t n, size_t *got, dp_error *err)
 {
@@ -82,7 +100,7 @@ static dp_status inflate_some(byte_source *source, unsigned char *out, size_t n,
         source->left -= offered - z->avail_in;
         *got += room - z->avail_out;
         if (rc == Z_STREAM_END)
-            source->ended = true;
+            DP_TRY(next_member(source, err));
         else if (rc == Z_BUF_ERROR)
             return dp_fail(err, DP_ERROR_IO, "the gzip stream is truncated");
         else if (rc == Z_MEM_ERROR)
@@ -183,11 +201,11 @@ dp_status dp_idx_parse(const void *bytes, size_t size, const char *name, dp_idx 
 dp_status dp_idx_read(const char *path, dp_idx *out, dp_error *err)
 {
     *out = (dp_idx){0};
-    const void *bytes;
+    void *bytes;
     size_t size;
-    DP_TRY(dp_file_map(path, &bytes, &size, err));
+    DP_TRY(dp_file_read(path, &bytes, &size, err));
     dp_status status = dp_idx_parse(bytes, size, path, out, err);
-    dp_file_unmap(bytes, size);
+    dp_free(bytes);
     return status;
 }
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/text.h"
 #include "io/file.h"
 
 enum {
@@ -16,13 +17,20 @@ enum {
 };
 
 struct dp_safetensors {
-    const void *map; /* NULL if the bytes are the caller's */
-    size_t map_size;
-    json_t *metadata; /* an object of strings, or NULL */
+    void *bytes;       /* the whole file; NULL if the contents are the caller's or stay in the file */
+    dp_file *stream;   /* where contents stay in the file */
+    size_t data_begin; /* of the first tensor's contents in the file */
+    json_t *metadata;  /* an object of strings, or NULL */
     dp_tensor *tensors;
     const dp_tensor **by_name; /* sorted */
     int count;
 };
+
+/* What follows the header: its size, and its bytes unless they stay in the file. */
+typedef struct contents {
+    const unsigned char *bytes;
+    size_t size;
+} contents;
 
 static const struct {
     const char *name;
@@ -97,8 +105,7 @@ static dp_status read_shape(const json_t *value, dp_tensor *tensor, dp_error *er
     return DP_OK;
 }
 
-static dp_status read_offsets(const json_t *value, const unsigned char *data, size_t data_size,
-                              dp_tensor *tensor, dp_error *err)
+static dp_status read_offsets(const json_t *value, const contents *data, dp_tensor *tensor, dp_error *err)
 {
     const json_t *begin_value = json_array_get(value, 0), *end_value = json_array_get(value, 1);
     if (json_array_size(value) != 2 || !json_is_integer(begin_value) || !json_is_integer(end_value))
@@ -108,16 +115,17 @@ static dp_status read_offsets(const json_t *value, const unsigned char *data, si
     if (begin < 0 || end < begin)
         return dp_fail(err, DP_ERROR_IO, "tensor '%.100s': data_offsets %lld to %lld are out of order",
                        tensor->name, begin, end);
-    if ((unsigned long long)end > data_size)
+    if ((unsigned long long)end > data->size)
         return dp_fail(err, DP_ERROR_IO,
                        "tensor '%.100s' ends at byte %lld of the data, of which there are %zu: the file is "
                        "truncated or corrupt",
-                       tensor->name, end, data_size);
+                       tensor->name, end, data->size);
     if ((size_t)(end - begin) != tensor->bytes)
         return dp_fail(err, DP_ERROR_IO,
                        "tensor '%.100s': its shape needs %zu bytes, but data_offsets hold %lld", tensor->name,
                        tensor->bytes, end - begin);
-    tensor->data = data + begin;
+    tensor->offset = (size_t)begin;
+    tensor->data = data->bytes ? data->bytes + begin : NULL;
     return DP_OK;
 }
 
@@ -137,7 +145,7 @@ static dp_status read_metadata(dp_safetensors *file, json_t *value, dp_error *er
 }
 
 static dp_status read_tensor(dp_safetensors *file, const char *name, const json_t *entry,
-                             const unsigned char *data, size_t data_size, dp_error *err)
+                             const contents *data, dp_error *err)
 {
     dp_tensor *tensor = &file->tensors[file->count++]; /* counted at once: closing frees the name */
     DP_TRY(dp_strdup(name, &tensor->name, err));
@@ -145,7 +153,7 @@ static dp_status read_tensor(dp_safetensors *file, const char *name, const json_
         return dp_fail(err, DP_ERROR_IO, "tensor '%.100s' is not described by an object", name);
     DP_TRY(read_dtype(json_object_get(entry, "dtype"), tensor, err));
     DP_TRY(read_shape(json_object_get(entry, "shape"), tensor, err));
-    return read_offsets(json_object_get(entry, "data_offsets"), data, data_size, tensor, err);
+    return read_offsets(json_object_get(entry, "data_offsets"), data, tensor, err);
 }
 
 /* A hostile header could nest so deep that freeing it overflows the stack; a sound one has three levels. */
@@ -188,8 +196,7 @@ static dp_status parse_json(const char *text, size_t size, json_t **out, dp_erro
     return DP_OK;
 }
 
-static dp_status read_entries(dp_safetensors *file, json_t *root, const unsigned char *data, size_t data_size,
-                              dp_error *err)
+static dp_status read_entries(dp_safetensors *file, json_t *root, const contents *data, dp_error *err)
 {
     DP_TRY(
         dp_calloc(json_object_size(root), sizeof *file->tensors, "a table of tensors", &file->tensors, err));
@@ -200,7 +207,7 @@ static dp_status read_entries(dp_safetensors *file, json_t *root, const unsigned
         if (strcmp(name, "__metadata__") == 0)
             DP_TRY(read_metadata(file, entry, err));
         else
-            DP_TRY(read_tensor(file, name, entry, data, data_size, err));
+            DP_TRY(read_tensor(file, name, entry, data, err));
     }
     return DP_OK;
 }
@@ -210,9 +217,8 @@ static dp_status read_entries(dp_safetensors *file, json_t *root, const unsigned
 static int compare_positions(const void *a, const void *b)
 {
     const dp_tensor *x = a, *y = b;
-    const char *px = x->data, *py = y->data;
-    if (px != py)
-        return px < py ? -1 : 1;
+    if (x->offset != y->offset)
+        return x->offset < y->offset ? -1 : 1;
     return (x->bytes > y->bytes) - (x->bytes < y->bytes); /* empty ones first */
 }
 
@@ -223,22 +229,20 @@ static int compare_names(const void *a, const void *b)
 }
 
 /* The tensors must lie end to end and fill the data exactly. */
-static dp_status check_coverage(dp_safetensors *file, const unsigned char *data, size_t data_size,
-                                dp_error *err)
+static dp_status check_coverage(dp_safetensors *file, size_t data_size, dp_error *err)
 {
     qsort(file->tensors, (size_t)file->count, sizeof *file->tensors, compare_positions);
-    const unsigned char *end = data;
+    size_t end = 0;
     for (int i = 0; i < file->count; i++) {
         const dp_tensor *tensor = &file->tensors[i];
-        const unsigned char *begin = tensor->data;
-        if (begin != end)
+        if (tensor->offset != end)
             return dp_fail(err, DP_ERROR_IO, "tensor '%.100s' %s", tensor->name,
-                           begin < end ? "overlaps another one" : "comes after a hole in the data");
-        end = begin + tensor->bytes;
+                           tensor->offset < end ? "overlaps another one" : "comes after a hole in the data");
+        end += tensor->bytes;
     }
-    if (end != data + data_size)
+    if (end != data_size)
         return dp_fail(err, DP_ERROR_IO, "bytes after the last tensor that belong to none: %zu",
-                       (size_t)(data + data_size - end));
+                       data_size - end);
     return DP_OK;
 }
 
@@ -251,10 +255,9 @@ static dp_status index_names(dp_safetensors *file, dp_error *err)
     return DP_OK;
 }
 
-static dp_status parse(dp_safetensors *file, const unsigned char *bytes, size_t size, dp_error *err)
+/* The header's length from the file's first bytes; `size` is the whole file's. */
+static dp_status header_length(const unsigned char *bytes, size_t size, size_t *out, dp_error *err)
 {
-    if (size < LENGTH_BYTES)
-        return dp_fail(err, DP_ERROR_IO, "not a safetensors file: %zu bytes long", size);
     uint64_t length = 0;
     for (int i = LENGTH_BYTES - 1; i >= 0; i--)
         length = length << 8 | bytes[i];
@@ -265,15 +268,58 @@ static dp_status parse(dp_safetensors *file, const unsigned char *bytes, size_t 
     if (length > size - LENGTH_BYTES)
         return dp_fail(err, DP_ERROR_IO, "truncated: a header of %llu bytes in a file of %zu",
                        (unsigned long long)length, size);
-    const unsigned char *data = bytes + LENGTH_BYTES + length;
-    size_t data_size = size - LENGTH_BYTES - (size_t)length;
+    *out = (size_t)length;
+    return DP_OK;
+}
+
+static dp_status too_short(size_t size, dp_error *err)
+{
+    return dp_fail(err, DP_ERROR_IO, "not a safetensors file: %zu bytes long", size);
+}
+
+static dp_status parse_header(dp_safetensors *file, const char *text, size_t length, const contents *data,
+                              dp_error *err)
+{
     json_t *root;
-    DP_TRY(parse_json((const char *)bytes + LENGTH_BYTES, (size_t)length, &root, err));
-    dp_status status = read_entries(file, root, data, data_size, err);
+    file->data_begin = LENGTH_BYTES + length;
+    DP_TRY(parse_json(text, length, &root, err));
+    dp_status status = read_entries(file, root, data, err);
     json_decref(root);
     if (status == DP_OK)
-        status = check_coverage(file, data, data_size, err);
+        status = check_coverage(file, data->size, err);
     return status == DP_OK ? index_names(file, err) : status;
+}
+
+static dp_status parse(dp_safetensors *file, const unsigned char *bytes, size_t size, dp_error *err)
+{
+    size_t length = 0;
+    if (size < LENGTH_BYTES)
+        return too_short(size, err);
+    DP_TRY(header_length(bytes, size, &length, err));
+    const unsigned char *text = bytes + LENGTH_BYTES;
+    const contents data = {text + length, size - LENGTH_BYTES - length};
+    return parse_header(file, (const char *)text, length, &data, err);
+}
+
+/* The same, reading the header alone. *named: the error names the file. */
+static dp_status parse_stream(dp_safetensors *file, bool *named, dp_error *err)
+{
+    size_t size = dp_file_size(file->stream), length = 0;
+    unsigned char prefix[LENGTH_BYTES];
+    char *text;
+    if (size < LENGTH_BYTES)
+        return too_short(size, err);
+    *named = true;
+    DP_TRY(dp_file_read_at(file->stream, 0, prefix, sizeof prefix, err));
+    *named = false;
+    DP_TRY(header_length(prefix, size, &length, err));
+    DP_TRY(dp_calloc(length, 1, "a header", &text, err));
+    dp_status status = dp_file_read_at(file->stream, LENGTH_BYTES, text, length, err);
+    *named = status != DP_OK;
+    if (status == DP_OK)
+        status = parse_header(file, text, length, &(contents){.size = size - LENGTH_BYTES - length}, err);
+    dp_free(text);
+    return status;
 }
 
 /* Names come from the file: a message stays one line of printable text whatever they hold. */
@@ -287,36 +333,68 @@ static void keep_to_one_line(dp_error *err)
     }
 }
 
+/* Passes a file that was read well on to *out, or frees it. */
+static dp_status hand_over(dp_safetensors *file, dp_status status, const char *name, dp_safetensors **out,
+                           dp_error *err)
+{
+    if (status == DP_OK) {
+        *out = file;
+        return DP_OK;
+    }
+    if (name) {
+        keep_to_one_line(err);
+        dp_error_prefix(err, "cannot read '%s'", name);
+    }
+    dp_safetensors_close(file);
+    return status;
+}
+
 dp_status dp_safetensors_parse(const void *bytes, size_t size, const char *name, dp_safetensors **out,
                                dp_error *err)
 {
     *out = NULL;
     dp_safetensors *file;
     DP_TRY(dp_calloc(1, sizeof *file, "a safetensors file", &file, err));
-    dp_status status = parse(file, bytes, size, err);
-    if (status != DP_OK) {
-        keep_to_one_line(err);
-        dp_error_prefix(err, "cannot read '%s'", name);
-        dp_safetensors_close(file);
-        return status;
-    }
-    *out = file;
-    return DP_OK;
+    return hand_over(file, parse(file, bytes, size, err), name, out, err);
 }
 
 dp_status dp_safetensors_open(const char *path, dp_safetensors **out, dp_error *err)
 {
     *out = NULL;
-    const void *bytes;
+    void *bytes;
     size_t size;
-    DP_TRY(dp_file_map(path, &bytes, &size, err));
+    DP_TRY(dp_file_read(path, &bytes, &size, err));
     dp_status status = dp_safetensors_parse(bytes, size, path, out, err);
-    if (status != DP_OK) {
-        dp_file_unmap(bytes, size);
-        return status;
+    if (status == DP_OK)
+        (*out)->bytes = bytes;
+    else
+        dp_free(bytes);
+    return status;
+}
+
+dp_status dp_safetensors_open_header(const char *path, dp_safetensors **out, dp_error *err)
+{
+    *out = NULL;
+    dp_safetensors *file;
+    DP_TRY(dp_calloc(1, sizeof *file, "a safetensors file", &file, err));
+    bool named = true;
+    dp_status status = dp_file_open(path, &file->stream, err);
+    if (status == DP_OK) {
+        named = false;
+        status = parse_stream(file, &named, err);
     }
-    (*out)->map = bytes;
-    (*out)->map_size = size;
+    return hand_over(file, status, named ? NULL : path, out, err);
+}
+
+dp_status dp_safetensors_read(const dp_safetensors *file, const dp_tensor *tensor, size_t first, void *out,
+                              size_t n, dp_error *err)
+{
+    if (first > tensor->bytes || n > tensor->bytes - first)
+        return dp_fail(err, DP_ERROR_INTERNAL, "tensor '%.100s' has no bytes %zu to %zu", tensor->name, first,
+                       first + n);
+    if (file->stream)
+        return dp_file_read_at(file->stream, file->data_begin + tensor->offset + first, out, n, err);
+    memcpy(out, (const char *)tensor->data + first, n);
     return DP_OK;
 }
 
@@ -329,7 +407,8 @@ void dp_safetensors_close(dp_safetensors *file)
     dp_free(file->tensors);
     dp_free(file->by_name);
     json_decref(file->metadata);
-    dp_file_unmap(file->map, file->map_size);
+    dp_free(file->bytes);
+    dp_file_close(file->stream);
     dp_free(file);
 }
 
@@ -449,20 +528,25 @@ int64_t dp_tensor_int(const dp_tensor *tensor, int64_t i)
 
 /* ---- writing ---- */
 
+static dp_status no_memory_for_header(dp_error *err)
+{
+    return dp_fail(err, DP_ERROR_MEMORY, "out of memory for a safetensors header");
+}
+
 static dp_status add_metadata(json_t *root, const dp_metadata *metadata, int count, dp_error *err)
 {
     if (count == 0)
         return DP_OK;
     json_t *object = json_object();
     for (int i = 0; object && i < count; i++) {
-        if (json_object_set_new(object, metadata[i].key, json_string(metadata[i].value)) != 0) {
-            json_decref(object);
-            return dp_fail(err, DP_ERROR_INTERNAL, "metadata '%.100s' is not valid UTF-8", metadata[i].key);
-        }
+        if (json_object_set_new(object, metadata[i].key, json_string(metadata[i].value)) == 0)
+            continue;
+        json_decref(object);
+        if (dp_is_utf8(metadata[i].key) && dp_is_utf8(metadata[i].value))
+            return no_memory_for_header(err);
+        return dp_fail(err, DP_ERROR_INTERNAL, "metadata '%.100s' is not valid UTF-8", metadata[i].key);
     }
-    if (json_object_set_new(root, "__metadata__", object) != 0)
-        return dp_fail(err, DP_ERROR_MEMORY, "out of memory for a safetensors header");
-    return DP_OK;
+    return json_object_set_new(root, "__metadata__", object) == 0 ? DP_OK : no_memory_for_header(err);
 }
 
 static json_t *describe(const dp_tensor *tensor, size_t begin)
@@ -488,10 +572,11 @@ static dp_status add_tensor(json_t *root, const dp_tensor *tensor, size_t begin,
                        tensor->name, tensor->bytes);
     if (strcmp(tensor->name, "__metadata__") == 0 || json_object_get(root, tensor->name))
         return dp_fail(err, DP_ERROR_INTERNAL, "tensor '%.100s': the name is already taken", tensor->name);
-    if (json_object_set_new(root, tensor->name, describe(tensor, begin)) != 0)
-        return dp_fail(err, DP_ERROR_INTERNAL,
-                       "tensor '%.100s': its name is not valid UTF-8, or out of memory", tensor->name);
-    return DP_OK;
+    if (json_object_set_new(root, tensor->name, describe(tensor, begin)) == 0)
+        return DP_OK;
+    if (dp_is_utf8(tensor->name))
+        return no_memory_for_header(err);
+    return dp_fail(err, DP_ERROR_INTERNAL, "tensor '%.100s': its name is not valid UTF-8", tensor->name);
 }
 
 /* The header as text, which jansson allocated: owner is the caller, with free(). */
@@ -500,7 +585,7 @@ static dp_status build_header(const dp_tensor *tensors, int count, const dp_meta
 {
     json_t *root = json_object();
     if (!root)
-        return dp_fail(err, DP_ERROR_MEMORY, "out of memory for a safetensors header");
+        return no_memory_for_header(err);
     dp_status status = add_metadata(root, metadata, metadata_count, err);
     size_t begin = 0;
     for (int i = 0; status == DP_OK && i < count; i++) {
@@ -510,7 +595,7 @@ static dp_status build_header(const dp_tensor *tensors, int count, const dp_meta
     if (status == DP_OK) {
         *out = json_dumps(root, JSON_COMPACT);
         if (!*out)
-            status = dp_fail(err, DP_ERROR_MEMORY, "out of memory for a safetensors header");
+            status = no_memory_for_header(err);
     }
     json_decref(root);
     return status;

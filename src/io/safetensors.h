@@ -35,7 +35,9 @@ typedef struct dp_tensor {
     int64_t shape[DP_TENSOR_MAX_RANK];
     int64_t elements;
     size_t bytes;
-    const void *data; /* reading: into the mapped file (aligned to 1 byte only: copy with memcpy) */
+    const void *data; /* reading: the contents (aligned to 1 byte only: copy with memcpy); NULL where they
+                         stay in the file */
+    size_t offset;    /* reading: of the contents among those of all tensors */
 } dp_tensor;
 
 typedef struct dp_metadata {
@@ -44,8 +46,15 @@ typedef struct dp_metadata {
 
 typedef struct dp_safetensors dp_safetensors;
 
-/* Maps and checks the file. DP_ERROR_IO with the file's name and what is wrong. Owner: the caller. */
+/* Reads and checks the file. DP_ERROR_IO with the file's name and what is wrong. Owner: the caller. */
 dp_status dp_safetensors_open(const char *path, dp_safetensors **out, dp_error *err);
+/* Reads and checks the header alone; contents stay in the file (which may be larger than memory) and are to
+ * be had with dp_safetensors_read. */
+dp_status dp_safetensors_open_header(const char *path, dp_safetensors **out, dp_error *err);
+/* n bytes of a tensor's contents from byte `first` on. Any number of threads at once. DP_ERROR_IO also where
+ * the file has become shorter since. */
+dp_status dp_safetensors_read(const dp_safetensors *file, const dp_tensor *tensor, size_t first, void *out,
+                              size_t n, dp_error *err);
 /* The same from memory, which must outlive the result (for fuzzing). `name` stands for the path in messages.
  */
 dp_status dp_safetensors_parse(const void *bytes, size_t size, const char *name, dp_safetensors **out,

@@ -1,5 +1,6 @@
 /* Worker threads, their mailboxes, and milestones between them. */
 #include <stdio.h>
+#include <string.h>
 
 #include "base/memory.h"
 #include "parallel/engine.h"
@@ -35,13 +36,33 @@ static bool next_task(dp_replica *r, uint64_t number)
     return posted;
 }
 
+/* The cause of a failure says where it was met: on which device and, in a step, in which phase. Backends name
+ * the device themselves where they know more. */
+static void say_where(dp_replica *r)
+{
+    char label[32];
+    int length = snprintf(label, sizeof label, "%s:%d", r->device->backend->call->name, r->device->id);
+    const char *named = strstr(r->error.message, label);
+    bool known = named && !(named[length] >= '0' && named[length] <= '9');
+    const dp_clock *c = &r->clock;
+    const char *phase = c->count > 0 ? dp_phase_name(c->marks[c->count - 1].phase) : NULL;
+    if (phase && known)
+        dp_error_prefix(&r->error, "%s", phase);
+    else if (phase)
+        dp_error_prefix(&r->error, "%s, %s", label, phase);
+    else if (!known)
+        dp_error_prefix(&r->error, "%s", label);
+}
+
 static void *worker_main(void *argument)
 {
     dp_replica *r = argument;
     dp_status status = dp_device_enter(r->device, &r->error);
     bool entered = status == DP_OK;
-    if (!entered)
+    if (!entered) {
+        say_where(r);
         worker_failed(r, status);
+    }
     for (uint64_t number = 1; next_task(r, number); number++) {
         const dp_task task = r->tasks[number % DP_MAILBOX_SIZE];
         if (!task.run) { /* the end */
@@ -52,8 +73,10 @@ static void *worker_main(void *argument)
             task.run(r, task.argument, NULL);
         else if (r->status == DP_OK) {
             status = task.run(r, task.argument, &r->error);
-            if (status != DP_OK)
+            if (status != DP_OK) {
+                say_where(r);
                 worker_failed(r, status);
+            }
         }
         dp_signal_post(&r->done, number);
     }

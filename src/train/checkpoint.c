@@ -14,14 +14,22 @@
 const char *const dp_loss_names[] = {"cross_entropy", "bce_with_logits", "mse", "l1", NULL};
 const char *const dp_loss_mode_names[] = {"gather", "replica", "global", NULL};
 
+/* NULL when out of memory. */
+static json_t *reals(const float *values, int count)
+{
+    json_t *array = json_array();
+    for (int i = 0; array && i < count; i++)
+        if (json_array_append_new(array, json_real((double)values[i])) != 0) {
+            json_decref(array);
+            return NULL;
+        }
+    return array;
+}
+
 static char *normalization_text(const dp_checkpoint_info *info)
 {
-    json_t *mean = json_array(), *std = json_array();
-    for (int i = 0; i < info->normalize_channels; i++) {
-        json_array_append_new(mean, json_real((double)info->mean[i]));
-        json_array_append_new(std, json_real((double)info->std[i]));
-    }
-    json_t *json = json_pack("{s:o, s:o}", "mean", mean, "std", std);
+    json_t *json = json_pack("{s:o, s:o}", "mean", reals(info->mean, info->normalize_channels), "std",
+                             reals(info->std, info->normalize_channels));
     char *text = json ? json_dumps(json, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
     json_decref(json);
     return text;

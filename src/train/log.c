@@ -58,19 +58,44 @@ static json_t *text(const char *value)
     char *plain;
     if (string || dp_strdup(value, &plain, NULL) != DP_OK)
         return string;
+    bool replaced = false;
     for (char *c = plain; *c; c++)
-        if ((unsigned char)*c > 127)
+        if ((unsigned char)*c > 127) {
             *c = '?';
-    string = json_string(plain);
+            replaced = true;
+        }
+    string = replaced ? json_string(plain) : NULL; /* else it was memory that was missing */
     dp_free(plain);
     return string;
+}
+
+/* Adds to an array or an event. What could not be made or added leaves NULL behind: a line of the log is
+ * whole or an error. */
+static void append(json_t **array, json_t *value)
+{
+    if (*array && json_array_append_new(*array, value) == 0)
+        return;
+    if (!*array)
+        json_decref(value);
+    json_decref(*array);
+    *array = NULL;
+}
+
+static void set(json_t **event, const char *key, json_t *value)
+{
+    if (*event && json_object_set_new(*event, key, value) == 0)
+        return;
+    if (!*event)
+        json_decref(value);
+    json_decref(*event);
+    *event = NULL;
 }
 
 static json_t *texts(const char *const *values, int count)
 {
     json_t *array = json_array();
     for (int i = 0; i < count; i++)
-        json_array_append_new(array, text(values[i]));
+        append(&array, text(values[i]));
     return array;
 }
 
@@ -78,7 +103,7 @@ static json_t *integers(const int64_t *values, int count)
 {
     json_t *array = json_array();
     for (int i = 0; i < count; i++)
-        json_array_append_new(array, json_integer(values[i]));
+        append(&array, json_integer(values[i]));
     return array;
 }
 
@@ -110,7 +135,7 @@ static json_t *device_labels(const dp_context *context, const dp_engine_config *
     for (int k = 0; k < engine->device_count; k++) {
         dp_device_info info;
         if (dp_context_device(context, engine->device_ids[k], &info, NULL) == DP_OK)
-            json_array_append_new(array, json_string(info.label));
+            append(&array, json_string(info.label));
     }
     return array;
 }
@@ -127,26 +152,24 @@ dp_status dp_log_start(dp_log *log, const dp_train_start *s, const dp_context *c
     DP_TRY(
         dp_context_device(context, e->output_device < 0 ? e->device_ids[0] : e->output_device, &output, err));
     const char *description = dp_model_description(s->model);
-    json_t *model = description ? json_loads(description, 0, NULL) : NULL;
+    json_t *model = description ? json_loads(description, 0, NULL) : json_null();
     json_t *event = json_pack(
         "{s:s, s:s, s:o, s:s, s:o, s:I, s:o, s:I, s:o, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:s, s:f, s:f, "
         "s:f, s:b, s:I}",
         "event", "start", "version", DP_VERSION, "command", texts(c->arguments, c->argument_count), "model",
-        dp_model_name(s->model), "model_config", model ? model : json_null(), "parameters",
-        (json_int_t)dp_model_elements(s->model), "data", text(s->train->description), "samples",
-        (json_int_t)s->train->samples, "devices", device_labels(context, e), "output_device", output.label,
-        "loss", dp_loss_names[e->criterion], "loss_mode", dp_loss_mode_names[e->loss_mode], "batch_size",
-        (json_int_t)c->batch_size, "accumulation_steps", (json_int_t)c->accumulation_steps, "epochs",
-        (json_int_t)c->epochs, "batches_per_epoch", (json_int_t)s->batches, "optimizer",
-        e->optimizer.adamw ? "adamw" : "sgd", "lr", c->lr, "momentum", e->optimizer.momentum, "weight_decay",
-        e->optimizer.weight_decay, "nesterov", e->optimizer.nesterov, "seed", (json_int_t)c->seed);
-    if (event && s->valid)
-        json_object_set_new(event, s->valid->is_test ? "test_samples" : "valid_samples",
-                            json_integer((json_int_t)s->valid->samples));
-    if (event) {
-        json_object_set_new(event, "split", text(split_names[e->split]));
-        json_object_set_new(event, "chunk_sizes", integers(s->chunk_sizes, s->devices));
-    }
+        dp_model_name(s->model), "model_config", model, "parameters", (json_int_t)dp_model_elements(s->model),
+        "data", text(s->train->description), "samples", (json_int_t)s->train->samples, "devices",
+        device_labels(context, e), "output_device", output.label, "loss", dp_loss_names[e->criterion],
+        "loss_mode", dp_loss_mode_names[e->loss_mode], "batch_size", (json_int_t)c->batch_size,
+        "accumulation_steps", (json_int_t)c->accumulation_steps, "epochs", (json_int_t)c->epochs,
+        "batches_per_epoch", (json_int_t)s->batches, "optimizer", e->optimizer.adamw ? "adamw" : "sgd", "lr",
+        c->lr, "momentum", e->optimizer.momentum, "weight_decay", e->optimizer.weight_decay, "nesterov",
+        e->optimizer.nesterov, "seed", (json_int_t)c->seed);
+    if (s->valid)
+        set(&event, s->valid->is_test ? "test_samples" : "valid_samples",
+            json_integer((json_int_t)s->valid->samples));
+    set(&event, "split", text(split_names[e->split]));
+    set(&event, "chunk_sizes", integers(s->chunk_sizes, s->devices));
     return write_event(log, event, err);
 }
 
@@ -156,9 +179,9 @@ dp_status dp_log_batch(dp_log *log, const dp_train_progress *p, const dp_step_re
         return DP_OK;
     json_t *losses = json_array(), *phases = json_object();
     for (int k = 0; k < r->devices; k++)
-        json_array_append_new(losses, number(r->device_losses[k]));
+        append(&losses, number(r->device_losses[k]));
     for (int i = 0; i < DP_PHASES; i++)
-        json_object_set_new(phases, dp_phase_name((dp_phase)i), number(r->phase_ms[i]));
+        set(&phases, dp_phase_name((dp_phase)i), number(r->phase_ms[i]));
     int64_t samples = 0;
     for (int k = 0; k < r->devices; k++)
         samples += r->chunk_sizes[k];
@@ -177,10 +200,10 @@ dp_status dp_log_epoch(dp_log *log, const dp_epoch_summary *e, dp_error *err)
     json_t *event =
         json_pack("{s:s, s:I, s:o, s:f, s:f}", "event", "epoch", "epoch", (json_int_t)e->epoch, "train_loss",
                   number(e->train_loss), "seconds", e->seconds, "samples_per_second", e->samples_per_second);
-    if (event && e->validated)
-        json_object_set_new(event, "valid_loss", number(e->valid_loss));
-    if (event && e->has_accuracy)
-        json_object_set_new(event, "valid_accuracy", number(e->valid_accuracy));
+    if (e->validated)
+        set(&event, "valid_loss", number(e->valid_loss));
+    if (e->has_accuracy)
+        set(&event, "valid_accuracy", number(e->valid_accuracy));
     return write_event(log, event, err);
 }
 
@@ -190,7 +213,7 @@ dp_status dp_log_device(dp_log *log, const dp_device_report *r, dp_error *err)
         return DP_OK;
     json_t *peaks = json_object();
     for (int i = 0; i < DP_PURPOSES; i++)
-        json_object_set_new(peaks, dp_memory_purpose(i), json_integer((json_int_t)r->peak_bytes[i]));
+        set(&peaks, dp_memory_purpose(i), json_integer((json_int_t)r->peak_bytes[i]));
     json_t *event = json_pack("{s:s, s:s, s:I, s:f, s:o, s:I}", "event", "device", "device", r->device,
                               "samples", (json_int_t)r->samples, "busy_fraction", r->busy_fraction,
                               "peak_bytes", peaks, "peak_total_bytes", (json_int_t)r->peak_total_bytes);

@@ -14,7 +14,13 @@ unset MAKEFLAGS MFLAGS MAKELEVEL BUILD DPTRAIN DPTRAIN_LOGICAL_DEVICES OMP_NUM_T
 mkdir -p "$logs" || exit 1
 . tests/tools/steps.sh
 
-tests/tools/deps.sh build test "$([ "$tier" = quick ] || echo check)" ||
+case $tier in
+quick) needs='build test' ;;
+check) needs='build test check' ;;
+*) needs='build test check long' ;;
+esac
+# shellcheck disable=SC2086 # words
+tests/tools/deps.sh $needs ||
     echo 'Going on; steps that need what is missing fail or are skipped.'
 
 units=(tests/unit/test_*.c)
@@ -36,6 +42,41 @@ unit_tests() {
 
 ops() { # ops LABEL DIR [COMMAND...]
     tests "operations$1" 600 "${@:3}" "$2/tests/test_ops"
+}
+
+faults() { # faults LABEL DIR [COMMAND...]: every call of the system that can fail, failing
+    tests "faults$1" 1800 "${@:3}" "$2/tests/test_faults"
+}
+
+readers=(tests/fuzz/fuzz_*.c)
+readers=("${readers[@]##*/fuzz_}")
+readers=("${readers[@]%.c}")
+
+# fuzz_inputs LABEL DIR [COMMAND...]: what fuzzing has found so far, and its starting points, once each.
+fuzz_inputs() {
+    local reader
+    for reader in "${readers[@]}"; do
+        tests "fuzz inputs, $reader$1" 120 "${@:3}" "$2/tests/fuzz_$reader" "tests/fuzz/corpus/$reader"
+    done
+}
+
+# fuzz RUNS SECONDS: that many new inputs for each reader of untrusted bytes, or for so long.
+fuzz() {
+    local name='fuzzing' reader found
+    have "$name" clang || return
+    if ! tests/tools/deps.sh --probe check 2>&1 | grep -q libFuzzer; then
+        task 'build, libFuzzer' 900 "$MAKE" -j"$(nproc)" --no-print-directory BUILD="$base/fuzz" CC=clang \
+            SANITIZE=fuzzer-no-link,address,undefined FUZZER=-fsanitize=fuzzer CFLAGS='-g -O1' fuzzers || return
+        for reader in "${readers[@]}"; do
+            found=$logs/fuzz/$reader # what it finds to be new, and what breaks the reader
+            mkdir -p "$found/inputs" || return
+            task "fuzzing, $reader" $(($2 + 300)) "$base/fuzz/tests/fuzz_$reader" -runs="$1" -max_total_time="$2" \
+                -seed=1 -timeout=20 -rss_limit_mb=3000 -max_len=4096 -artifact_prefix="$found/" "$found/inputs" \
+                "tests/fuzz/corpus/$reader"
+        done
+    else
+        skip "$name" 'clang has no libFuzzer (make deps)'
+    fi
 }
 
 cli() { # cli LABEL DIR [COMMAND...]
@@ -139,6 +180,7 @@ check() {
         unit_tests '' "$base/check"
         ops '' "$base/check"
         cli '' "$base/check"
+        faults '' "$base/check"
         parity '' "$base/check" "$built"
         parity ', other device ids' "$base/check" "$(cases_of_three)" "${other_ids[@]}"
         cuda "$base/check"
@@ -155,8 +197,11 @@ check() {
         unit_tests ', ASan' "$base/asan" "${asan[@]}"
         ops ', ASan' "$base/asan" "${asan[@]}"
         cli ', ASan' "$base/asan" "${asan[@]}"
+        faults ', ASan' "$base/asan" "${asan[@]}"
+        fuzz_inputs ', ASan' "$base/asan"
         parity ', ASan' "$base/asan" "$built"
     fi
+    fuzz 10000 60
     if build 'build, TSan' "$base/tsan" SANITIZE=thread CFLAGS='-g -O1'; then
         unit_tests ', TSan' "$base/tsan" "${tsan[@]}"
         cuda_tsan "$base/tsan" 1 2
@@ -168,6 +213,11 @@ check_long() {
     local round plans=$base/check/tests/deviceless_plans
     [ ! -x "$plans" ] ||
         task 'more convolutions planned by cuDNN' 600 "$plans" --more tests/cuda/devices/*.json
+    faults ', all commands' "$base/check" env DPTRAIN_FAULTS=all
+    faults ', all commands, ASan' "$base/asan" "${asan[@]}" DPTRAIN_FAULTS=all
+    tests 'sweep, 1 to 64 devices by 1 to 257 samples' 3600 env DPTRAIN_SWEEP=all "$base/check/tests/test_sweep"
+    have 'valgrind' valgrind && task 'valgrind' 1800 tests/tools/valgrind.sh "$base/check/dptrain"
+    fuzz 5000000 900
     ops ', TSan' "$base/tsan" "${tsan[@]}"
     cuda_tsan "$base/tsan" {3..20}
     for round in 1 2 3 4 5; do

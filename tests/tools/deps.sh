@@ -1,5 +1,5 @@
 #!/bin/sh
-# deps.sh [--probe] GROUP...: brings in what the groups (build cuda demo test check) need and this machine lacks.
+# deps.sh [--probe] GROUP...: brings in what the groups (build cuda demo test check long) need and this machine lacks.
 #
 # As root it installs Debian's packages; otherwise it prints the one line to run and exits 1. With --probe it only names
 # what is missing, and the command that brings it, and exits 1 if there is anything. What is asked is whether a header
@@ -23,6 +23,10 @@ gcc*) ;;
 *) compiler=gcc ;;
 esac
 
+clang_version=$(clang -dumpversion 2>/dev/null || :) # before there is one: Debian 12's
+clang_version=${clang_version%%.*}
+clang_version=${clang_version:-14}
+
 # group | package | how to tell | what it is
 needs="
 build | $compiler | command $driver | the C compiler ($driver)
@@ -38,9 +42,11 @@ test | dataset-fashion-mnist | file /usr/share/datasets/fashion-mnist | Fashion-
 test | python3 | python json,argparse,array,tempfile | Python ($PYTHON), the comparison with PyTorch
 check | pkg-config | command pkg-config | pkg-config, for programs on the library
 check | clang | command clang | clang, the second compiler
+check | libclang-rt-$clang_version-dev | fuzzer | libFuzzer and the sanitizers of clang, for fuzzing
 check | libomp-dev | clang-header omp.h | OpenMP for clang (omp.h)
 check | clang-format | command clang-format | clang-format, the formatter
 check | shellcheck | command shellcheck | shellcheck, the linter of scripts
+long | valgrind | command valgrind | valgrind, for a short run
 "
 
 scratch=$(mktemp -d)
@@ -58,6 +64,10 @@ present() { # present KIND ARGUMENT...
     command) command -v "$2" >/dev/null 2>&1 ;;
     header) compiles "$CC" "$2" "${3:-}" ;;
     clang-header) compiles clang "$2" ;;
+    fuzzer)
+        echo 'int LLVMFuzzerTestOneInput(void); int LLVMFuzzerTestOneInput(void) { return 0; }' >"$scratch/probe.c"
+        clang -fsanitize=fuzzer,address,undefined "$scratch/probe.c" -o "$scratch/probe" >/dev/null 2>&1
+        ;;
     file) [ -e "$2" ] ;;
     python) "$PYTHON" -c "import $2" </dev/null >/dev/null 2>&1 ;;
     esac

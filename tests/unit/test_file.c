@@ -1,4 +1,4 @@
-/* Files that appear whole or not at all, maps, directories. */
+/* Files that appear whole or not at all, reading, directories. */
 #include <check.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -7,18 +7,19 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include "base/memory.h"
 #include "io/file.h"
 #include "scratch.h"
 
 static void check_content(const char *path, const char *want)
 {
     dp_error err = {0};
-    const void *bytes;
+    void *bytes;
     size_t size;
-    ck_assert_msg(dp_file_map(path, &bytes, &size, &err) == DP_OK, "%s", err.message);
+    ck_assert_msg(dp_file_read(path, &bytes, &size, &err) == DP_OK, "%s", err.message);
     ck_assert_uint_eq(size, strlen(want));
     ck_assert_int_eq(memcmp(bytes, want, size), 0);
-    dp_file_unmap(bytes, size);
+    dp_free(bytes);
 }
 
 static int entries(void)
@@ -139,35 +140,35 @@ START_TEST(what_cannot_be_written_is_named)
 }
 END_TEST
 
-static void check_map_fails(const char *path, const char *why)
+static void check_read_fails(const char *path, const char *why)
 {
     dp_error err = {0};
-    const void *bytes = "";
+    void *bytes = "";
     size_t size = 1;
     char want[2200];
     snprintf(want, sizeof want, "cannot read '%s': %s", path, why);
-    ck_assert_int_eq(dp_file_map(path, &bytes, &size, &err), DP_ERROR_IO);
+    ck_assert_int_eq(dp_file_read(path, &bytes, &size, &err), DP_ERROR_IO);
     ck_assert_str_eq(err.message, want);
     ck_assert_ptr_null(bytes);
     ck_assert_uint_eq(size, 0);
 }
 
-START_TEST(maps_are_of_regular_files)
+START_TEST(only_regular_files_are_read)
 {
     dp_error err = {0};
-    const void *bytes;
+    void *bytes;
     size_t size;
     check_content(scratch_write("file", "content", 7), "content");
     scratch_write("empty", "", 0);
-    ck_assert(dp_file_map(scratch("empty"), &bytes, &size, &err) == DP_OK);
+    ck_assert(dp_file_read(scratch("empty"), &bytes, &size, &err) == DP_OK);
     ck_assert_ptr_null(bytes);
     ck_assert_uint_eq(size, 0);
-    dp_file_unmap(bytes, size);
-    check_map_fails(scratch("none"), "No such file or directory");
-    check_map_fails(scratch_directory, "it is a directory");
+    dp_free(bytes);
+    check_read_fails(scratch("none"), "No such file or directory");
+    check_read_fails(scratch_directory, "it is a directory");
     ck_assert_int_eq(mkfifo(scratch("fifo"), 0600), 0);
-    check_map_fails(scratch("fifo"), "it is not a regular file"); /* without waiting for a writer */
-    check_map_fails("/dev/zero", "it is not a regular file");
+    check_read_fails(scratch("fifo"), "it is not a regular file"); /* without waiting for a writer */
+    check_read_fails("/dev/zero", "it is not a regular file");
     ck_assert(dp_file_exists(scratch("file")) && dp_file_exists(scratch_directory));
     ck_assert(!dp_file_exists(scratch("none")) && !dp_file_exists(scratch("file/x")));
 }
@@ -227,7 +228,7 @@ int main(void)
     tcase_add_test(t, a_bare_name_is_in_the_current_directory);
     tcase_add_test(t, a_full_disk_leaves_the_old_one);
     tcase_add_test(t, what_cannot_be_written_is_named);
-    tcase_add_test(t, maps_are_of_regular_files);
+    tcase_add_test(t, only_regular_files_are_read);
     tcase_add_test(t, directories_are_made_with_their_parents);
     tcase_add_test(t, a_file_in_a_directorys_place_is_named);
     suite_add_tcase(s, t);

@@ -151,8 +151,34 @@ START_TEST(trailing_bytes_are_noticed)
     size_t size = compress_to(gz, sizeof gz, more, sizeof more); /* inside the stream */
     check_refused(gz, size, "more bytes follow");
     size = compress_to(gz, sizeof gz, images, sizeof images); /* behind it */
-    gz[size] = 0;
+    gz[size] = 1;
     check_refused(gz, size + 1, "more bytes follow");
+}
+END_TEST
+
+/* As gunzip reads them: members end to end, an empty one among them, zeros behind the last. */
+START_TEST(files_of_several_gzip_members_are_read)
+{
+    unsigned char gz[400];
+    dp_error err = {0};
+    for (size_t cut = 0; cut <= sizeof images; cut++) {
+        size_t size = compress_to(gz, sizeof gz, images, cut);
+        size += compress_to(gz + size, sizeof gz - size, images, 0);
+        size += compress_to(gz + size, sizeof gz - size, images + cut, sizeof images - cut);
+        memset(gz + size, 0, 3);
+        for (size_t padding = 0; padding <= 3; padding++) {
+            dp_idx idx;
+            ck_assert_msg(parse(gz, size + padding, &idx, &err) == DP_OK, "%s", err.message);
+            check_images(&idx);
+            dp_idx_clear(&idx);
+        }
+        check_refused(gz, size - 1, "truncated"); /* within the last member's trailer */
+        gz[size + 1] = 7;
+        check_refused(gz, size + 2, "more bytes follow");
+    }
+    size_t size = compress_to(gz, sizeof gz, images, sizeof images);
+    size += compress_to(gz + size, sizeof gz - size, images, 1);
+    check_refused(gz, size, "more bytes follow");
 }
 END_TEST
 
@@ -254,6 +280,7 @@ int main(void)
     tcase_add_test(t, other_files_and_types_are_named);
     tcase_add_test(t, every_truncation_is_noticed);
     tcase_add_test(t, trailing_bytes_are_noticed);
+    tcase_add_test(t, files_of_several_gzip_members_are_read);
     tcase_add_test(t, corruption_of_a_compressed_file_is_noticed);
     tcase_add_test(t, announcing_more_than_there_can_be_is_refused);
     tcase_add_test(t, a_bomb_does_not_go_off);

@@ -121,11 +121,35 @@ START_TEST(bytes_are_decimal)
 }
 END_TEST
 
+START_TEST(utf8_is_told_from_other_bytes)
+{
+    static const char *const sound[] = {
+        "",    "plain", "\xc3\xa9", "\xe2\x82\xac", "\xf0\x9f\x98\x80", "\xf4\x8f\xbf\xbf", "\xed\x9f\xbf",
+        "\x7f"};
+    static const char *const unsound[] = {"\x80",
+                                          "\xff",
+                                          "\xc3",
+                                          "\xc3(",
+                                          "\xc1\xbf",
+                                          "\xe0\x9f\xbf",
+                                          "\xe2\x82",
+                                          "\xed\xa0\x80",
+                                          "\xf0\x8f\xbf\xbf",
+                                          "\xf4\x90\x80\x80",
+                                          "\xf8\x88\x80\x80\x80"};
+    for (size_t i = 0; i < sizeof sound / sizeof *sound; i++)
+        ck_assert_msg(dp_is_utf8(sound[i]), "sound text %zu", i);
+    for (size_t i = 0; i < sizeof unsound / sizeof *unsound; i++)
+        ck_assert_msg(!dp_is_utf8(unsound[i]), "unsound text %zu", i);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("text");
     TCase *t = tcase_create("text");
     tcase_set_timeout(t, 30);
+    tcase_add_test(t, utf8_is_told_from_other_bytes);
     tcase_add_test(t, typing_mistakes_find_their_name);
     tcase_add_test(t, what_is_far_off_finds_none);
     tcase_add_test(t, the_nearest_of_several_wins);
