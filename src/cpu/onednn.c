@@ -328,7 +328,8 @@ static dp_status build(dp_dnnl_conv *conv, bool reference, bool *offered, dp_dnn
 }
 
 /* oneDNN 2.6 writes behind its scratch memory where it gathers the strided positions of a 1x1 convolution
- * whose channels lie last and do not fill its blocks: the weight gradient is wrong and the heap is damaged. */
+ * whose channels lie last and do not fill its blocks: the weight gradient is wrong and the heap is damaged.
+ */
 static bool unsound(const dp_dnnl_conv_config *c)
 {
     return c->backward_weights && c->in_tag == DP_CPU_NHWC && c->kernel[0] == 1 && c->kernel[1] == 1 &&
