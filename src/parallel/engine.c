@@ -265,6 +265,41 @@ dp_status dp_engine_get_state(dp_engine *engine, dp_model_state *state, dp_error
     return dp_engine_get_buffers(engine, state->buffers, state->counters, err);
 }
 
+/* ---- the optimizer ---- */
+
+int dp_optimizer_moments(const dp_optimizer_config *config)
+{
+    return config->adamw ? 2 : config->momentum != 0;
+}
+
+static dp_status move_moments(dp_engine *engine, float *const host[2],
+                              dp_status (*move)(dp_replica *, const void *, dp_error *), dp_error *err)
+{
+    float *const moments[] = {engine->primary->moment1, engine->primary->moment2};
+    for (int i = 0; i < dp_optimizer_moments(&engine->config.optimizer); i++) {
+        const dp_moment_job job = {moments[i], host[i]};
+        dp_worker_post(engine->primary, move, &job);
+        DP_TRY(dp_workers_wait(engine, err));
+    }
+    return DP_OK;
+}
+
+dp_status dp_engine_get_optimizer(dp_engine *engine, dp_optimizer_state *state, dp_error *err)
+{
+    DP_TRY(check_idle(engine, err));
+    for (int i = 0; i < dp_optimizer_moments(&engine->config.optimizer); i++)
+        memset(state->moment[i], 0, (size_t)engine->model->elements * sizeof(float));
+    state->updates = engine->update_count;
+    return move_moments(engine, state->moment, dp_replica_get_moment, err);
+}
+
+dp_status dp_engine_set_optimizer(dp_engine *engine, const dp_optimizer_state *state, dp_error *err)
+{
+    DP_TRY(check_idle(engine, err));
+    engine->update_count = state->updates;
+    return move_moments(engine, state->moment, dp_replica_set_moment, err);
+}
+
 void dp_engine_drop_gradients(dp_engine *engine)
 {
     memset(engine->has_gradient, 0, sizeof engine->has_gradient);
@@ -435,7 +470,7 @@ dp_status dp_engine_finish(dp_engine *engine, dp_step_result *result, dp_error *
     engine->train_seconds += seconds;
     dp_collect_result(engine, seconds, result);
     engine->waited_before = engine->waited_during = 0;
-    if (!result->finite && !result->nonfinite_what[0])
+    if (!result->finite)
         return dp_find_nonfinite(engine, result, err);
     return DP_OK;
 }

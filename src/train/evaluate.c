@@ -30,13 +30,19 @@ dp_status dp_make_loader(dp_context *context, const dp_dataset *dataset, int64_t
     return dp_loader_create(&config, out, err);
 }
 
-dp_status dp_evaluate_with(dp_engine *engine, dp_loader *loader, bool labels, dp_evaluation *result,
+dp_status dp_evaluate_with(dp_engine *engine, dp_loader *loader, bool labels,
+                           const dp_train_observer *observer, dp_evaluation *result, bool *stopped,
                            dp_error *err)
 {
     double loss = 0;
     int64_t correct = 0, samples = 0;
+    *stopped = false;
     DP_TRY(dp_loader_start(loader, 0, 0, err));
     for (;;) {
+        if (observer && observer->stop && observer->stop(observer->user)) {
+            *stopped = true;
+            return DP_OK;
+        }
         const dp_batch *batch;
         dp_step_result r;
         DP_TRY(dp_loader_next(loader, &batch, err));
@@ -63,12 +69,14 @@ dp_status dp_evaluate(dp_context *context, const dp_model *model, const dp_model
     dp_engine *engine = NULL;
     dp_loader *loader = NULL;
     dp_status status;
+    bool stopped;
     /* The engine first: memory that copies fast is to be had once a device is open. */
     if ((status = dp_engine_create(context, model, config, &engine, err)) == DP_OK &&
         (status = dp_make_loader(context, dataset, batch_size, workers, false, false, 0, &loader, err)) ==
             DP_OK &&
         (status = dp_engine_set_state(engine, state, err)) == DP_OK)
-        status = dp_evaluate_with(engine, loader, config->criterion == DP_LOSS_CROSS_ENTROPY, result, err);
+        status = dp_evaluate_with(engine, loader, config->criterion == DP_LOSS_CROSS_ENTROPY, NULL, result,
+                                  &stopped, err);
     if (status == DP_OK && !isfinite(result->loss))
         status = dp_fail(err, DP_ERROR_NONFINITE, "the loss of model '%s' on this data is not finite",
                          dp_model_name(model));
