@@ -282,9 +282,9 @@ static dp_status take_steps(dp_trainer *t, dp_error *err)
 static dp_status finish_again(dp_trainer *t, dp_error *err)
 {
     const dp_run_state *s = &t->state;
-    dp_trainer_note(
-        t, "the run in '%s' is finished: %lld steps, epoch %lld, batch %lld is next; nothing to train",
-        t->resumed_from, (long long)s->step, (long long)s->epoch, (long long)s->batch);
+    dp_trainer_note(t,
+                    "the run in '%s' is finished: %lld whole epoch%s, %lld steps; nothing is left to train",
+                    t->resumed_from, (long long)s->epoch, s->epoch == 1 ? "" : "s", (long long)s->step);
     DP_TRY(dp_trainer_export(t, err));
     DP_TRY(dp_trainer_save_final(t, err));
     t->summary->finished = true;
