@@ -46,7 +46,7 @@ START_TEST(a_directory_that_holds_checkpoints_is_not_overwritten_by_chance)
     assert_succeeds(dptrain(SMALL "--n-epoch 3"));
     json_t *before = read_log("model/log.jsonl", NULL);
     const run *r = dptrain(SMALL "--resume never");
-    assert_fails(r, 2, "'model' already holds a checkpoint (model_");
+    assert_fails(r, 2, "'model' already holds a checkpoint (");
     assert_contains(r->err, "use --overwrite to start afresh or another --model-dir");
     json_t *after = read_log("model/log.jsonl", NULL);
     ck_assert(json_equal(before, after)); /* the log is as it was */
