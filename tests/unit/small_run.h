@@ -81,19 +81,10 @@ static inline void open_devices(run *r, int devices)
         r->ids[k] = k;
 }
 
-static inline void open_run(run *r, int devices, double valid_split)
+static inline void open_run_on(run *r, const char *source, int devices, double valid_split)
 {
     static const char *const command[] = {"dptrain", "train"};
     memset(r, 0, sizeof *r);
-    for (int i = 0; i < SAMPLES; i++) {
-        for (int k = 0; k < IN; k++)
-            xs[i][k] = (float)((i * IN + k) * 37 % 19) / 19 - 0.5F;
-        ys[i][0] = xs[i][0] - xs[i][1];
-        ys[i][1] = 2 * xs[i][3] + 0.1F;
-    }
-    const dp_tensor tensors[] = {TENSOR("x", DP_F32, xs, SAMPLES, IN), TENSOR("y", DP_F32, ys, SAMPLES, OUT)};
-    char source[2200];
-    snprintf(source, sizeof source, "safetensors:%s", write_tensors("data", tensors, 2));
     dp_data_config data = dp_data_defaults();
     data.source = source;
     data.valid_split = valid_split;
@@ -107,6 +98,20 @@ static inline void open_run(run *r, int devices, double valid_split)
     r->config.arguments = command;
     r->model = linear_model(IN, OUT);
     dp_model_init_weights(r->model, 3, r->weights);
+}
+
+static inline void open_run(run *r, int devices, double valid_split)
+{
+    for (int i = 0; i < SAMPLES; i++) {
+        for (int k = 0; k < IN; k++)
+            xs[i][k] = (float)((i * IN + k) * 37 % 19) / 19 - 0.5F;
+        ys[i][0] = xs[i][0] - xs[i][1];
+        ys[i][1] = 2 * xs[i][3] + 0.1F;
+    }
+    const dp_tensor tensors[] = {TENSOR("x", DP_F32, xs, SAMPLES, IN), TENSOR("y", DP_F32, ys, SAMPLES, OUT)};
+    char source[2200];
+    snprintf(source, sizeof source, "safetensors:%s", write_tensors("data", tensors, 2));
+    open_run_on(r, source, devices, valid_split);
 }
 
 static inline dp_status train(run *r, const dp_train_observer *observer)
