@@ -11,12 +11,14 @@
 
 START_TEST(help_lists_every_option)
 {
-#define ONE(id, name, argument, commands, help) {"\n  --" name, argument, commands},
     static const struct {
         const char *name, *argument;
         int commands;
-    } options[] = {CLI_OPTIONS(ONE)};
-#undef ONE
+    } options[] = {
+#define X(id, name, argument, commands, help) {"\n  --" name, argument, commands},
+#include "cli/options.def"
+#undef X
+    };
     static const struct {
         const char *name;
         int bit;

@@ -20,13 +20,8 @@ int main(void)
         srunner_add_suite(runner, files_suite());
         srunner_add_suite(runner, weights_suite());
         srunner_add_suite(runner, promises_suite());
+        srunner_add_suite(runner, resume_suite());
     }
-    SRunner *runner = srunner_create(usage_suite());
-    srunner_add_suite(runner, train_suite());
-    srunner_add_suite(runner, files_suite());
-    srunner_add_suite(runner, weights_suite());
-    srunner_add_suite(runner, promises_suite());
-    srunner_add_suite(runner, resume_suite());
     srunner_run_all(runner, CK_NORMAL);
     int failed = srunner_ntests_failed(runner);
     srunner_free(runner);
