@@ -173,6 +173,8 @@ typedef struct dp_evaluation {
     int64_t samples;
     double loss, accuracy; /* accuracy: 0..1, labels only */
     bool has_accuracy;
+    char nonfinite[128]; /* where the loss was not finite first, and what of the data is at fault; else "" */
+    bool data_at_fault;
 } dp_evaluation;
 
 /* The mean loss, and the accuracy for labels, of a model in this state over a data set. */

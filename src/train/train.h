@@ -158,9 +158,12 @@ dp_state_entry dp_state_at(const dp_model *model, const dp_model_state *state, i
 
 /* Evaluates on an engine that exists, through a loader over the data set. *stopped (with a result that is
  * not to be used) if the observer, which may be NULL, wanted to stop. */
-dp_status dp_evaluate_with(dp_engine *engine, dp_loader *loader, bool labels,
+dp_status dp_evaluate_with(dp_engine *engine, dp_loader *loader, const dp_dataset *dataset,
                            const dp_train_observer *observer, dp_evaluation *result, bool *stopped,
                            dp_error *err);
+/* Says which sample of a batch holds NaN or an infinity: "" if none does. */
+enum { DP_FAULT_SIZE = 96 };
+void dp_batch_fault(const dp_dataset_info *data, const dp_batch *batch, char out[DP_FAULT_SIZE]);
 /* A loader whose batches lie in memory that the context's devices copy from fastest. */
 dp_status dp_make_loader(dp_context *context, const dp_dataset *dataset, int64_t batch_size, int workers,
                          bool shuffle, bool drop_last, uint64_t seed, dp_loader **out, dp_error *err);

@@ -50,33 +50,16 @@ static bool ends_window(const dp_trainer *t, int64_t batch)
     return (batch + 1) % t->config->accumulation_steps == 0 || batch + 1 == t->progress.batches;
 }
 
-/* What is to be looked at: the data, if they hold such values, else the rate. */
-static void nonfinite_advice(const dp_trainer *t, const dp_batch *batch, char *out, size_t size)
-{
-    const dp_dataset_info *d = dp_dataset_info_of(t->train);
-    int64_t at = dp_first_nonfinite(batch->x, batch->samples * d->elements) / d->elements;
-    bool input = dp_first_nonfinite(batch->x, batch->samples * d->elements) >= 0, target = false;
-    if (!input && d->target != DP_TARGET_LABELS) {
-        int64_t first = dp_first_nonfinite(batch->y, batch->samples * d->target_elements);
-        target = first >= 0;
-        at = first / d->target_elements;
-    }
-    if (input || target)
-        snprintf(out, size, "%s %lld of this batch holds NaN or an infinity: the data are at fault",
-                 input ? "input" : "target", (long long)at);
-    else
-        snprintf(out, size, "a lower --lr may help");
-}
-
 static dp_status fail_nonfinite(const dp_trainer *t, const dp_batch *batch, const dp_step_result *r,
                                 dp_error *err)
 {
     const dp_train_progress *p = &t->progress;
-    char advice[128];
-    nonfinite_advice(t, batch, advice, sizeof advice);
+    char fault[DP_FAULT_SIZE];
+    dp_batch_fault(dp_dataset_info_of(t->train), batch, fault);
     return dp_fail(err, DP_ERROR_NONFINITE,
                    "not finite in epoch %lld, batch %lld (step %lld): %s; %s; checkpoints are as they were",
-                   (long long)p->epoch, (long long)p->batch, (long long)p->step, r->nonfinite_what, advice);
+                   (long long)p->epoch, (long long)p->batch, (long long)p->step, r->nonfinite_what,
+                   *fault ? fault : "a lower --lr may help");
 }
 
 static dp_status take_result(dp_trainer *t, const dp_batch *batch, const dp_step_result *r, dp_error *err)
@@ -182,17 +165,15 @@ static dp_status train_epoch(dp_trainer *t, dp_error *err)
 
 /* ---- after an epoch ---- */
 
-static dp_status validate(dp_trainer *t, dp_epoch_summary *e, dp_error *err)
+static dp_status validate(dp_trainer *t, dp_epoch_summary *e, dp_evaluation *v, dp_error *err)
 {
-    dp_evaluation v;
-    bool labels = t->config->engine.criterion == DP_LOSS_CROSS_ENTROPY;
     if (!t->valid_loader)
         return DP_OK;
-    DP_TRY(dp_evaluate_with(t->engine, t->valid_loader, labels, t->observer, &v, &t->interrupted, err));
+    DP_TRY(dp_evaluate_with(t->engine, t->valid_loader, t->valid, t->observer, v, &t->interrupted, err));
     e->validated = true;
-    e->valid_loss = v.loss;
-    e->has_accuracy = v.has_accuracy;
-    e->valid_accuracy = v.accuracy;
+    e->valid_loss = v->loss;
+    e->has_accuracy = v->has_accuracy;
+    e->valid_accuracy = v->accuracy;
     return DP_OK;
 }
 
@@ -222,7 +203,8 @@ static dp_status end_epoch(dp_trainer *t, dp_error *err)
                           .train_loss = p->average,
                           .seconds = p->seconds,
                           .samples_per_second = p->seconds > 0 ? (double)p->samples / p->seconds : 0};
-    DP_TRY(validate(t, &e, err));
+    dp_evaluation v = {0};
+    DP_TRY(validate(t, &e, &v, err));
     if (t->interrupted)
         return DP_OK;
     double judged = e.validated ? e.valid_loss : e.train_loss;
@@ -230,10 +212,10 @@ static dp_status end_epoch(dp_trainer *t, dp_error *err)
     dp_log_mark before = dp_log_position(t->log);
     DP_TRY(dp_log_epoch(t->log, &e, err));
     if (!isfinite(judged))
-        return dp_fail(err, DP_ERROR_NONFINITE,
-                       "the validation loss after epoch %lld is not finite; a lower --lr may help, "
-                       "checkpoints are as they were",
-                       (long long)p->epoch);
+        return dp_fail(
+            err, DP_ERROR_NONFINITE,
+            "the validation loss after epoch %lld is not finite in %s; %scheckpoints are as they were",
+            (long long)p->epoch, v.nonfinite, v.data_at_fault ? "" : "a lower --lr may help, ");
     if (e.best)
         s->best = judged;
     s->has_best = true;

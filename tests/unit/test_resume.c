@@ -190,6 +190,34 @@ START_TEST(data_that_are_not_finite_are_said_to_be)
 }
 END_TEST
 
+START_TEST(validation_says_so_too)
+{
+    run r, broken;
+    open_run(&broken, 2, 0);
+    const dp_tensor tensors[] = {TENSOR("x", DP_F32, xs, SAMPLES, IN), TENSOR("y", DP_F32, ys, SAMPLES, OUT)};
+    char source[2200];
+    xs[21][0] = INFINITY;
+    snprintf(source, sizeof source, "safetensors:%s", write_tensors("broken", tensors, 2));
+    close_run(&broken);
+    open_run_on(&broken, source, 2, 0);
+    dp_evaluation e;
+    ck_assert_int_eq(dp_evaluate(broken.context, broken.model, &(dp_model_state){.weights = broken.weights},
+                                 broken.train, &broken.config.engine, 16, 1, &e, &err),
+                     DP_ERROR_NONFINITE);
+    assert_says("is not finite in batch 1: input 5 of this batch holds NaN or an infinity");
+    open_run(&r, 2, 0);
+    r.valid = broken.train;
+    r.config.model_dir = scratch("model");
+    ck_assert_int_eq(train(&r, NULL), DP_ERROR_NONFINITE);
+    assert_says("the validation loss after epoch 0 is not finite in batch 1: input 5");
+    ck_assert_ptr_null(strstr(err.message, "--lr"));
+    ck_assert(!dp_file_exists(scratch("model/model_epoch_0.safetensors")));
+    r.valid = NULL;
+    close_run(&r);
+    close_run(&broken);
+}
+END_TEST
+
 /* The rate throws the weights out of range in the first step; no loss has met them yet. */
 START_TEST(weights_that_are_not_finite_are_not_saved)
 {
@@ -498,6 +526,7 @@ int main(void)
     tcase_add_test(t, a_run_is_extended_by_epochs_and_steps);
     tcase_add_test(t, checkpoints_within_an_epoch_and_the_newest_few);
     tcase_add_test(t, data_that_are_not_finite_are_said_to_be);
+    tcase_add_test(t, validation_says_so_too);
     tcase_add_test(t, weights_that_are_not_finite_are_not_saved);
     t = add_case(s, "state");
     tcase_add_test(t, a_state_is_read_as_it_was_written);
