@@ -270,6 +270,8 @@ dp_status dp_log_end(dp_log *log, const char *status, int64_t steps, double seco
 static bool is_complete(const char *bytes, size_t size)
 {
     const dp_log_mark none = {.bytes = -1};
+    if (size == 0)
+        return false;
     size_t end = kept_bytes(bytes, size, &none), begin = end > 0 ? end - 1 : 0;
     while (begin > 0 && bytes[begin - 1] != '\n')
         begin--;

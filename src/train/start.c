@@ -107,9 +107,8 @@ dp_status dp_trainer_locate(dp_trainer *t, dp_error *err)
     if (c->model_dir)
         DP_TRY(dp_model_dir_open(c->model_dir, &t->dir, err));
     DP_TRY(find_log(t, err));
-    DP_TRY(choose_state(t, &directory, &state, err));
-    dp_status status = DP_OK;
-    if (c->model_dir || state) {
+    dp_status status = choose_state(t, &directory, &state, err);
+    if (status == DP_OK && (c->model_dir || state)) {
         status = dp_settings_collect(c, t->model, t->train, t->valid, &t->settings, err);
         if (status == DP_OK)
             status = make_moments(t, err);
