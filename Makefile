@@ -145,8 +145,13 @@ $(BUILD)/dptrain: $(call objects,$(CLI_SOURCES)) $(LIB)
 $(BUILD)/tests/test_options: $(call objects,$(filter-out src/cli/main.c,$(CLI_SOURCES)))
 $(BUILD)/tests/test_ops: $(call objects,$(OPS_SOURCES)) $(LIB)
 	$(call link,$(CHECK_LIBS))
-$(BUILD)/tests/test_cli: $(call objects,$(CLI_TESTS)) $(LIB)
+$(BUILD)/tests/test_cli: $(call objects,$(CLI_TESTS)) $(LIB) | $(BUILD)/tests/kill_at.so
 	$(call link,$(CHECK_LIBS))
+# Preloaded into the program by its tests; never built with a sanitizer, which would want to come first.
+$(BUILD)/tests/kill_at.so: tests/cli/preload/kill_at.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	@echo '  LINK $@'
+	@$(CC) -D_GNU_SOURCE $(filter-out $(OPENMP) $(INSTRUMENT) $(VISIBILITY),$(ALL_CFLAGS)) -shared -fPIC $< -ldl -o $@
 $(BUILD)/tests/test_%: $(BUILD)/tests/unit/test_%.o $(LIB)
 	$(call link,$(CHECK_LIBS))
 # The system's calls that tests/faults lets fail: only in this program, and only where our own code makes them.

@@ -122,6 +122,18 @@ dp_status dp_engine_get_buffers(dp_engine *engine, float *values, int64_t *count
 dp_status dp_engine_set_state(dp_engine *engine, const dp_model_state *state, dp_error *err);
 dp_status dp_engine_get_state(dp_engine *engine, dp_model_state *state, dp_error *err);
 
+/* What the optimizer carries from step to step; with the weights, all that the next update depends on. */
+typedef struct dp_optimizer_state {
+    int64_t updates;  /* made so far: AdamW corrects its moments' bias by it */
+    float *moment[2]; /* the caller's, dp_model_elements floats each, laid out as the weights; only the first
+                         dp_optimizer_moments of them are touched. 0 where a parameter is not trained */
+} dp_optimizer_state;
+
+/* How many moments there are: 0 for SGD without momentum, 1 for SGD with (its velocity), 2 for AdamW. */
+int dp_optimizer_moments(const dp_optimizer_config *config);
+dp_status dp_engine_get_optimizer(dp_engine *engine, dp_optimizer_state *state, dp_error *err);
+dp_status dp_engine_set_optimizer(dp_engine *engine, const dp_optimizer_state *state, dp_error *err);
+
 /* Makes everything that batches of this size need (shapes, primitives, memory), for training or for
  * evaluation alone. Steps with sizes that were not planned plan them on the way: correct, but that step
  * allocates. */

@@ -13,6 +13,8 @@
  *         return dp_train(context, model, state, train_set, valid_set, &config, NULL, &summary, err);
  *     }
  *
+ * The same call after a crash continues from the newest checkpoint in "model", to the same bits.
+ *
  * Nothing is printed: what happens is told to a dp_train_observer. */
 #ifndef DPTRAIN_TRAIN_H
 #define DPTRAIN_TRAIN_H
@@ -69,6 +71,12 @@ dp_status dp_weights_load(const char *path, const dp_model *model, bool partial,
 
 /* ---- training ---- */
 
+typedef enum dp_resume_mode {
+    DP_RESUME_AUTO,  /* continue from the newest whole checkpoint in model_dir, if it holds one */
+    DP_RESUME_NEVER, /* start afresh; an error if model_dir holds a checkpoint */
+    DP_RESUME_FROM,  /* continue from the newest whole checkpoint in resume_from */
+} dp_resume_mode;
+
 typedef struct dp_train_config {
     dp_engine_config engine; /* batches of a data set have their samples first: dim is 0 */
     int64_t batch_size;      /* global */
@@ -82,10 +90,16 @@ typedef struct dp_train_config {
     uint64_t seed;
     int workers;
     const char *model_dir; /* checkpoints and the log go there; NULL: neither */
-    bool overwrite;        /* start afresh in a directory that holds checkpoints */
-    const char *save;      /* final weights; may be NULL */
-    const char *log;       /* NULL: log.jsonl in model_dir */
-    double valid_split;    /* for the checkpoint: how the data was opened */
+    dp_resume_mode resume;
+    const char *resume_from; /* a directory; DP_RESUME_FROM alone */
+    bool overwrite;          /* where the run starts afresh, what model_dir holds may be overwritten */
+    int64_t save_every;      /* optimizer steps between checkpoints within an epoch; 0: at its end alone */
+    int64_t keep;            /* newest checkpoints of epochs to keep; 0: all. The best is kept in any case */
+    const char *init;        /* weights to start from instead of those given; unused when the run continues */
+    bool init_partial;       /* load what fits of it */
+    const char *save;        /* final weights; may be NULL */
+    const char *log;         /* NULL: log.jsonl in model_dir */
+    double valid_split;      /* for the checkpoint: how the data was opened */
     uint64_t data_seed;
     int argument_count; /* for the log: the command line */
     const char *const *arguments;
@@ -103,6 +117,8 @@ typedef struct dp_train_start {
     int64_t batches;                      /* an epoch */
     int devices;                          /* that a full batch uses */
     int64_t chunk_sizes[DP_ENGINE_MAX_DEVICES];
+    bool resumed; /* an earlier run continues at: */
+    int64_t epoch, batch, step;
 } dp_train_start;
 
 typedef struct dp_train_progress {
@@ -130,21 +146,32 @@ typedef struct dp_train_observer {
     void (*batch)(void *user, const dp_train_progress *progress);
     void (*epoch)(void *user, const dp_epoch_summary *epoch);
     void (*note)(void *user, const char *text); /* one line worth telling */
+    /* Asked between batches. Once it is true, the run ends as soon as no accumulation window is open, after
+     * saving a checkpoint. It may read a flag that a signal handler sets. */
+    bool (*stop)(void *user);
 } dp_train_observer;
 
 typedef struct dp_train_summary {
-    int64_t steps; /* of the optimizer */
+    int64_t steps; /* of the optimizer, those of the runs that this one continued included */
     double seconds;
+    bool interrupted; /* by the observer's stop */
+    bool finished;    /* there was nothing left to do; no device was used */
+    bool has_last;
     dp_epoch_summary last;
     int devices;
     dp_device_report device[DP_ENGINE_MAX_DEVICES];
 } dp_train_summary;
 
 /* Trains from `state`, which holds the result afterwards. valid may be NULL.
+ *
+ * A run that was killed, interrupted, or ended by epochs or max_steps continues when it is called again with
+ * the same settings (outputs, epochs and max_steps may differ), to the same bits as if it had never stopped.
+ * Checkpoints are made at the end of every epoch, every save_every steps and when the run is stopped.
+ *
  * Errors: DP_ERROR_MISMATCH for data that the model or the criterion does not take; DP_ERROR_NONFINITE names
  * epoch, batch, device and what was not finite (checkpoints stay as they were); DP_ERROR_USAGE for a
- * directory that already holds checkpoints; DP_ERROR_IO for files, and for a directory that another run is
- * using. */
+ * directory that holds checkpoints that may not be overwritten; DP_ERROR_MISMATCH, too, for a checkpoint made
+ * with other settings, naming them; DP_ERROR_IO for files, and for a directory that another run is using. */
 dp_status dp_train(dp_context *context, const dp_model *model, dp_model_state *state, const dp_dataset *train,
                    const dp_dataset *valid, const dp_train_config *config, const dp_train_observer *observer,
                    dp_train_summary *summary, dp_error *err);
@@ -153,6 +180,8 @@ typedef struct dp_evaluation {
     int64_t samples;
     double loss, accuracy; /* accuracy: 0..1, labels only */
     bool has_accuracy;
+    char nonfinite[128]; /* where the loss was not finite first, and what of the data is at fault; else "" */
+    bool data_at_fault;
 } dp_evaluation;
 
 /* The mean loss, and the accuracy for labels, of a model in this state over a data set. */

@@ -77,6 +77,13 @@ void cli_print_variables(FILE *out);
 dp_status cli_check_files(const cli_options *o, const char *model_dir, const char *data_source,
                           dp_error *err);
 
+/* ---- signals.c ---- */
+
+void cli_catch_signals(void);
+/* Has there been one? For a dp_train_observer. */
+bool cli_stop_wanted(void *unused);
+int cli_interrupted_code(void); /* 130 after SIGINT, 143 after SIGTERM */
+
 /* ---- progress.c: training as seen on stderr ---- */
 
 typedef struct cli_progress {
@@ -96,7 +103,8 @@ void cli_print_summary(const dp_train_summary *summary);
 
 /* ---- commands: of the whole command line; each returns DP_OK or describes its failure ---- */
 
-dp_status cli_train(int argc, char **argv, dp_error *err);
+/* *code: the exit code after DP_OK, if it is not 0. */
+dp_status cli_train(int argc, char **argv, int *code, dp_error *err);
 dp_status cli_eval(int argc, char **argv, dp_error *err);
 dp_status cli_devices(int argc, char **argv, dp_error *err);
 

@@ -57,6 +57,33 @@ static dp_status read_optimizer(training *t, dp_error *err)
     return DP_OK;
 }
 
+/* --overwrite asks for a fresh start, unless --resume says otherwise. */
+static dp_status read_files(training *t, dp_error *err)
+{
+    const cli_options *o = t->options;
+    dp_train_config *c = &t->config;
+    const char *resume = o->value[OPT_RESUME];
+    DP_TRY(cli_integer(o, OPT_SAVE_EVERY, 0, INT64_MAX, &c->save_every, err));
+    DP_TRY(cli_integer(o, OPT_KEEP, 1, INT32_MAX, &c->keep, err));
+    c->overwrite = cli_given(o, OPT_OVERWRITE);
+    c->model_dir = cli_given(o, OPT_MODEL_DIR) ? o->value[OPT_MODEL_DIR] : "model";
+    if (!resume)
+        c->resume = c->overwrite ? DP_RESUME_NEVER : DP_RESUME_AUTO;
+    else if (strcmp(resume, "never") == 0)
+        c->resume = DP_RESUME_NEVER;
+    else if (strcmp(resume, "auto") != 0) {
+        if (!*resume)
+            return dp_fail(err, DP_ERROR_USAGE, "--resume needs auto, never or the name of a directory");
+        c->resume = DP_RESUME_FROM;
+        c->resume_from = resume;
+    }
+    c->save = o->value[OPT_SAVE];
+    c->log = o->value[OPT_LOG];
+    c->init = o->value[OPT_INIT];
+    c->init_partial = cli_given(o, OPT_INIT_PARTIAL);
+    return DP_OK;
+}
+
 static dp_status read_loop(training *t, dp_error *err)
 {
     const cli_options *o = t->options;
@@ -78,11 +105,7 @@ static dp_status read_loop(training *t, dp_error *err)
     c->workers = (int)workers;
     c->shuffle = !cli_given(o, OPT_NO_SHUFFLE);
     c->drop_last = cli_given(o, OPT_DROP_LAST);
-    c->overwrite = cli_given(o, OPT_OVERWRITE);
-    c->model_dir = cli_given(o, OPT_MODEL_DIR) ? o->value[OPT_MODEL_DIR] : "model";
-    c->save = o->value[OPT_SAVE];
-    c->log = o->value[OPT_LOG];
-    return DP_OK;
+    return read_files(t, err);
 }
 
 static dp_status read_loss(training *t, dp_error *err)
@@ -299,27 +322,12 @@ static dp_status make_model(training *t, dp_error *err)
     return DP_OK;
 }
 
-static dp_status load_init(training *t, bool quiet, dp_error *err)
-{
-    const char *path = t->options->value[OPT_INIT];
-    dp_load_report r;
-    if (!path)
-        return DP_OK;
-    DP_TRY(dp_weights_load(path, t->model, cli_given(t->options, OPT_INIT_PARTIAL), &t->state, &r, err));
-    if (quiet)
-        return DP_OK;
-    fprintf(stderr, "loaded %d parameters from '%s'", r.loaded, path);
-    if (r.stripped)
-        fprintf(stderr, ", 'module.' stripped from %d names", r.stripped);
-    if (r.skipped)
-        fprintf(stderr, ", %d parameters keep their initial values", r.skipped);
-    fprintf(stderr, "\n");
-    return DP_OK;
-}
-
 static void print_final(const training *t, const dp_train_summary *s)
 {
-    cli_print_summary(s);
+    if (!s->finished)
+        cli_print_summary(s);
+    if (!s->has_last)
+        return;
     if (!s->last.validated) {
         printf("training loss %.6f\n", s->last.train_loss);
         return;
@@ -331,8 +339,9 @@ static void print_final(const training *t, const dp_train_summary *s)
         printf("%s loss %.6f\n", part, s->last.valid_loss);
 }
 
-static dp_status train(training *t, dp_error *err)
+static dp_status train(training *t, int *code, dp_error *err)
 {
+    cli_catch_signals();
     bool quiet = cli_given(t->options, OPT_QUIET);
     DP_TRY(read_options(t, err));
     DP_TRY(apply_devices(t, err));
@@ -345,19 +354,26 @@ static dp_status train(training *t, dp_error *err)
     if (!quiet && t->scale_lr)
         fprintf(stderr, "  lr is %g times %d devices\n", t->config.lr / t->config.engine.device_count,
                 t->config.engine.device_count);
-    DP_TRY(load_init(t, quiet, err));
     t->config.valid_split = t->data.valid_split;
     t->config.data_seed = t->data.seed;
     cli_progress progress;
     cli_progress_init(&progress, quiet, t->print_freq);
     dp_train_observer observer = cli_observer(&progress);
+    observer.stop = cli_stop_wanted;
     dp_train_summary summary;
     dp_status status =
         dp_train(t->context, t->model, &t->state, t->train, t->valid, &t->config, &observer, &summary, err);
     cli_progress_break(&progress);
-    if (status == DP_OK)
+    if (status != DP_OK)
+        return status;
+    if (summary.interrupted)
+        *code = cli_interrupted_code();
+    else
         print_final(t, &summary);
-    return status;
+    if (summary.interrupted && !quiet)
+        fprintf(stderr, "interrupted after %lld steps; the same command continues from there\n",
+                (long long)summary.steps);
+    return DP_OK;
 }
 
 static void close_training(training *t)
@@ -370,7 +386,7 @@ static void close_training(training *t)
     dp_context_close(t->context);
 }
 
-dp_status cli_train(int argc, char **argv, dp_error *err)
+dp_status cli_train(int argc, char **argv, int *code, dp_error *err)
 {
     cli_options options;
     DP_TRY(cli_parse(CLI_TRAIN, argc - 2, argv + 2, &options, err));
@@ -386,7 +402,7 @@ dp_status cli_train(int argc, char **argv, dp_error *err)
     training t = {.options = &options, .config = dp_train_defaults(), .print_freq = 20};
     t.config.argument_count = argc;
     t.config.arguments = (const char *const *)argv;
-    dp_status status = train(&t, err);
+    dp_status status = train(&t, code, err);
     close_training(&t);
     return status;
 }

@@ -34,7 +34,7 @@ static void print_usage(void)
            "dptrain COMMAND --help lists a command's options; --version prints the version.\n");
 }
 
-static dp_status run(int argc, char **argv, dp_error *err)
+static dp_status run(int argc, char **argv, int *code, dp_error *err)
 {
     static const char *const commands[] = {"train", "eval", "devices"};
     if (argc < 2)
@@ -49,7 +49,7 @@ static dp_status run(int argc, char **argv, dp_error *err)
         return DP_OK;
     }
     if (strcmp(command, "train") == 0)
-        return cli_train(argc, argv, err);
+        return cli_train(argc, argv, code, err);
     if (strcmp(command, "eval") == 0)
         return cli_eval(argc, argv, err);
     if (strcmp(command, "devices") == 0)
@@ -84,12 +84,13 @@ int main(int argc, char **argv)
     signal(SIGPIPE, SIG_IGN); /* a closed pipe and a file at its size limit are failed writes, */
     signal(SIGXFSZ, SIG_IGN); /* reported like any other */
     dp_error err = {0};
-    dp_status status = run(argc, argv, &err);
+    int code = 0;
+    dp_status status = run(argc, argv, &code, &err);
     if (status == DP_OK && (fflush(stdout) != 0 || ferror(stdout)))
         status = dp_fail(&err, DP_ERROR_IO, "cannot write to standard output: %s", strerror(errno));
     if (status != DP_OK) {
         fflush(stdout);
         print_error(&err);
     }
-    return exit_code(status);
+    return status == DP_OK ? code : exit_code(status);
 }

@@ -40,8 +40,12 @@ typedef struct named_file {
 static bool reserved(const char *path, const char *model_dir, bool is_log)
 {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
-    if (strcmp(name, ".lock") != 0 && (is_log || strcmp(name, "log.jsonl") != 0) &&
-        strcmp(name, "model_best.safetensors") != 0 && fnmatch("model_epoch_*.safetensors", name, 0) != 0)
+    static const char *const own_names[] = {".lock", "model_best.safetensors", "model_epoch_*.safetensors",
+                                            "resume.json", "resume_state_*.safetensors"};
+    bool known = !is_log && strcmp(name, "log.jsonl") == 0;
+    for (size_t i = 0; i < sizeof own_names / sizeof *own_names; i++)
+        known |= fnmatch(own_names[i], name, 0) == 0;
+    if (!known)
         return false;
     char own[PATH_MAX];
     return snprintf(own, sizeof own, "%s/%s", model_dir, name) < (int)sizeof own && same_file(path, own);

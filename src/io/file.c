@@ -1,7 +1,11 @@
 #include "io/file.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -96,15 +100,22 @@ static int sync_descriptor(int descriptor)
     return rc != 0 && (errno == EINVAL || errno == ENOTSUP || errno == EROFS) ? 0 : rc;
 }
 
+/* Owner: the caller. */
+static dp_status directory_of(const char *path, char **out, dp_error *err)
+{
+    const char *slash = strrchr(path, '/');
+    size_t length = slash ? (slash == path ? 1 : (size_t)(slash - path)) : 1;
+    DP_TRY(dp_calloc(length + 1, 1, "a file name", out, err));
+    memcpy(*out, slash ? path : ".", length);
+    return DP_OK;
+}
+
 /* Makes a rename in the directory of path last. A directory that may be written but not read cannot be
  * opened: the rename stands, only a power failure could still undo it. */
 static dp_status sync_directory_of(const char *path, dp_error *err)
 {
-    const char *slash = strrchr(path, '/');
-    size_t length = slash ? (slash == path ? 1 : (size_t)(slash - path)) : 1;
     char *directory;
-    DP_TRY(dp_calloc(length + 1, 1, "a file name", &directory, err));
-    memcpy(directory, slash ? path : ".", length);
+    DP_TRY(directory_of(path, &directory, err));
     dp_status status = DP_OK;
     int descriptor = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (descriptor < 0) {
@@ -145,6 +156,54 @@ void dp_atomic_abandon(dp_atomic_file *file)
     close(file->descriptor);
     unlink(file->temporary);
     forget(file);
+}
+
+/* The number after "NAME.tmp-", if the entry is such a file of a process that does not exist. */
+static bool is_stale(const char *entry, const char *name)
+{
+    static const char mark[] = ".tmp-";
+    size_t length = strlen(name);
+    if (strncmp(entry, name, length) != 0 || strncmp(entry + length, mark, sizeof mark - 1) != 0)
+        return false;
+    const char *digits = entry + length + sizeof mark - 1;
+    char *end;
+    long process = strtol(digits, &end, 10);
+    return *digits >= '1' && *digits <= '9' && !*end && process <= INT32_MAX &&
+           kill((pid_t)process, 0) != 0 && errno == ESRCH;
+}
+
+dp_status dp_atomic_remove_stale(const char *path, dp_error *err)
+{
+    char *directory;
+    const char *slash = strrchr(path, '/');
+    DP_TRY(directory_of(path, &directory, err));
+    DIR *d = opendir(directory);
+    struct dirent *entry;
+    while (d && (entry = readdir(d)) != NULL)
+        if (is_stale(entry->d_name, slash ? slash + 1 : path))
+            unlinkat(dirfd(d), entry->d_name, 0); /* what cannot be removed does no harm */
+    if (d)
+        closedir(d);
+    dp_free(directory);
+    return DP_OK;
+}
+
+dp_status dp_file_copy(const char *from, const char *to, dp_error *err)
+{
+    void *bytes;
+    size_t size;
+    dp_atomic_file *file;
+    DP_TRY(dp_file_read(from, &bytes, &size, err));
+    dp_status status = dp_atomic_open(to, &file, err);
+    if (status == DP_OK) {
+        status = dp_atomic_write(file, bytes, size, err);
+        if (status == DP_OK)
+            status = dp_atomic_commit(file, err);
+        else
+            dp_atomic_abandon(file);
+    }
+    dp_free(bytes);
+    return status;
 }
 
 /* ---- reading ---- */

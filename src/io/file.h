@@ -15,6 +15,10 @@ dp_status dp_atomic_open(const char *path, dp_atomic_file **out, dp_error *err);
 dp_status dp_atomic_write(dp_atomic_file *file, const void *bytes, size_t size, dp_error *err);
 dp_status dp_atomic_commit(dp_atomic_file *file, dp_error *err); /* ends it, success or not */
 void dp_atomic_abandon(dp_atomic_file *file);                    /* removes what was written; NULL is fine */
+/* Removes the temporary files of path that processes left behind which are no more. */
+dp_status dp_atomic_remove_stale(const char *path, dp_error *err);
+/* Copies a regular file, whole or not at all. */
+dp_status dp_file_copy(const char *from, const char *to, dp_error *err);
 
 /* A regular file, open for reading. Files are read and never mapped: where another program shortens a mapped
  * file, the next access ends the process (SIGBUS), while a read is an error. */

@@ -426,7 +426,7 @@ dp_status dp_engine_finish(dp_engine *engine, dp_step_result *result, dp_error *
     engine->train_seconds += seconds;
     dp_collect_result(engine, seconds, result);
     engine->waited_before = engine->waited_during = 0;
-    if (!result->finite && !result->nonfinite_what[0])
+    if (!result->finite)
         return dp_find_nonfinite(engine, result, err);
     return DP_OK;
 }

@@ -241,6 +241,14 @@ dp_status dp_replica_set_weights(dp_replica *r, const void *weights, dp_error *e
 dp_status dp_replica_get_weights(dp_replica *r, const void *weights, dp_error *err);
 dp_status dp_replica_set_buffers(dp_replica *r, const void *values, dp_error *err);
 dp_status dp_replica_get_buffers(dp_replica *r, const void *values, dp_error *err);
+/* Copy a moment of the optimizer (primary; trained parameters) to or from host memory, laid out as weights.
+ */
+typedef struct dp_moment_job {
+    float *moment; /* r->moment1 or r->moment2 */
+    float *host;
+} dp_moment_job;
+dp_status dp_replica_get_moment(dp_replica *r, const void *moment_job, dp_error *err);
+dp_status dp_replica_set_moment(dp_replica *r, const void *moment_job, dp_error *err);
 
 /* ---- clock.c ---- */
 

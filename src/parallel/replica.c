@@ -290,3 +290,31 @@ dp_status dp_replica_get_buffers(dp_replica *r, const void *argument, dp_error *
     DP_TRY(dp_copy(&r->copy, NULL, *(float *const *)argument, r->device, r->buffers, bytes, err));
     return dp_stream_synchronize(&r->copy, err);
 }
+
+/* ---- the optimizer's moments ---- */
+
+static dp_status copy_moment(dp_replica *r, const dp_moment_job *job, bool to_host, dp_error *err)
+{
+    const dp_model *model = r->engine->model;
+    const dp_arena *arena = &r->engine->arena;
+    for (int p = 0; p < model->param_count; p++) {
+        const dp_param_info *info = &model->params[p].info;
+        if (!arena->trainable[p])
+            continue;
+        float *device = job->moment + arena->offset[p], *host = job->host + info->offset;
+        size_t bytes = (size_t)info->elements * sizeof(float);
+        DP_TRY(to_host ? dp_copy(&r->copy, NULL, host, r->device, device, bytes, err)
+                       : dp_copy(&r->copy, r->device, device, NULL, host, bytes, err));
+    }
+    return dp_stream_synchronize(&r->copy, err);
+}
+
+dp_status dp_replica_get_moment(dp_replica *r, const void *moment_job, dp_error *err)
+{
+    return copy_moment(r, moment_job, true, err);
+}
+
+dp_status dp_replica_set_moment(dp_replica *r, const void *moment_job, dp_error *err)
+{
+    return copy_moment(r, moment_job, false, err);
+}

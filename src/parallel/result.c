@@ -44,8 +44,9 @@ static void collect_losses(const dp_engine *e, const dp_step_job *job, dp_step_r
         result->device_losses[result->devices++] = mean;
         if (!isfinite(mean) && result->finite) {
             result->finite = false;
-            snprintf(result->nonfinite_what, sizeof result->nonfinite_what, "the loss on %s:%d is %f",
-                     e->replicas[k].device->backend->call->name, e->replicas[k].device->id, mean);
+            snprintf(result->nonfinite_what, sizeof result->nonfinite_what, "the loss on %s:%d is %s",
+                     e->replicas[k].device->backend->call->name, e->replicas[k].device->id,
+                     isnan(mean) ? "NaN" : "infinite");
         }
     }
     bool mean_of_means = job->training && e->config.loss_mode == DP_LOSS_REPLICA;
@@ -110,12 +111,15 @@ static dp_status search_gradients(dp_replica *r, const void *argument, dp_error 
     return DP_OK;
 }
 
+/* The first parameter on the first device whose gradient is not finite, put after what is known already. */
 dp_status dp_find_nonfinite(dp_engine *e, dp_step_result *result, dp_error *err)
 {
+    char *what = result->nonfinite_what;
+    size_t used = strlen(what), size = sizeof result->nonfinite_what;
     float *host;
     DP_TRY(dp_calloc((size_t)e->arena.trainable_elements, sizeof *host, "gradients", &host, err));
-    snprintf(result->nonfinite_what, sizeof result->nonfinite_what,
-             "the sum of the replicas' gradients overflows");
+    if (used == 0)
+        snprintf(what, size, "the sum of the replicas' gradients overflows");
     dp_status status = DP_OK;
     for (int k = 0; k < e->device_count && status == DP_OK; k++) {
         if (!e->step.contributes[k])
@@ -124,9 +128,10 @@ dp_status dp_find_nonfinite(dp_engine *e, dp_step_result *result, dp_error *err)
         dp_worker_post(&e->replicas[k], search_gradients, &pointer);
         status = dp_workers_wait(e, err);
         if (status == DP_OK && search.param >= 0) {
-            snprintf(result->nonfinite_what, sizeof result->nonfinite_what,
-                     "the gradient of '%.100s' on %s:%d", e->model->params[search.param].name,
-                     e->replicas[k].device->backend->call->name, e->replicas[k].device->id);
+            snprintf(what + used, size - used, "%s '%.100s' on %s:%d%s",
+                     used ? ", the gradient of" : "the gradient of", e->model->params[search.param].name,
+                     e->replicas[k].device->backend->call->name, e->replicas[k].device->id,
+                     used ? " is not finite either" : "");
             break;
         }
     }

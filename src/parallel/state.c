@@ -1,4 +1,6 @@
-/* Weights and buffers of an engine's primary, set and read by the coordinator. */
+/* Weights, buffers and optimizer state of an engine's primary, set and read by the coordinator. */
+#include <string.h>
+
 #include "base/memory.h"
 #include "parallel/engine.h"
 
@@ -72,4 +74,39 @@ dp_status dp_engine_get_state(dp_engine *engine, dp_model_state *state, dp_error
 {
     DP_TRY(dp_engine_get_weights(engine, state->weights, err));
     return dp_engine_get_buffers(engine, state->buffers, state->counters, err);
+}
+
+/* ---- the optimizer ---- */
+
+int dp_optimizer_moments(const dp_optimizer_config *config)
+{
+    return config->adamw ? 2 : config->momentum != 0;
+}
+
+static dp_status move_moments(dp_engine *engine, float *const host[2],
+                              dp_status (*move)(dp_replica *, const void *, dp_error *), dp_error *err)
+{
+    float *const moments[] = {engine->primary->moment1, engine->primary->moment2};
+    for (int i = 0; i < dp_optimizer_moments(&engine->config.optimizer); i++) {
+        const dp_moment_job job = {moments[i], host[i]};
+        dp_worker_post(engine->primary, move, &job);
+        DP_TRY(dp_workers_wait(engine, err));
+    }
+    return DP_OK;
+}
+
+dp_status dp_engine_get_optimizer(dp_engine *engine, dp_optimizer_state *state, dp_error *err)
+{
+    DP_TRY(dp_check_idle(engine, err));
+    for (int i = 0; i < dp_optimizer_moments(&engine->config.optimizer); i++)
+        memset(state->moment[i], 0, (size_t)engine->model->elements * sizeof(float));
+    state->updates = engine->update_count;
+    return move_moments(engine, state->moment, dp_replica_get_moment, err);
+}
+
+dp_status dp_engine_set_optimizer(dp_engine *engine, const dp_optimizer_state *state, dp_error *err)
+{
+    DP_TRY(dp_check_idle(engine, err));
+    engine->update_count = state->updates;
+    return move_moments(engine, state->moment, dp_replica_set_moment, err);
 }

@@ -57,22 +57,11 @@ static void add_number(entries *e, char *key, double value)
 static dp_status write_file(const char *path, const dp_model *model, const dp_model_state *state,
                             const entries *e, dp_error *err)
 {
-    int count = dp_state_count(model);
-    dp_tensor *tensors;
-    DP_TRY(dp_calloc((size_t)count, sizeof *tensors, "a checkpoint", &tensors, err));
-    for (int i = 0; i < count; i++) {
-        const dp_state_entry entry = dp_state_at(model, state, i);
-        size_t size = entry.counter ? sizeof *entry.counter : sizeof *entry.values;
-        tensors[i] = (dp_tensor){.name = (char *)entry.name,
-                                 .dtype = entry.counter ? DP_I64 : DP_F32,
-                                 .rank = entry.rank,
-                                 .elements = entry.elements,
-                                 .bytes = (size_t)entry.elements * size,
-                                 .data = entry.counter ? (const void *)entry.counter : entry.values};
-        memcpy(tensors[i].shape, entry.shape, (size_t)entry.rank * sizeof entry.shape[0]);
-    }
-    dp_status status = dp_safetensors_write(path, tensors, count, e->list, e->count, err);
-    dp_free(tensors);
+    dp_views views = {0};
+    dp_status status = dp_views_add(&views, model, "", state, dp_state_count(model), err);
+    if (status == DP_OK)
+        status = dp_safetensors_write(path, views.tensors, views.count, e->list, e->count, err);
+    dp_views_clear(&views);
     return status;
 }
 

@@ -4,15 +4,36 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
+#include <zlib.h>
 
 #include "base/memory.h"
+#include "io/file.h"
 #include "train/train.h"
 
 struct dp_log {
     int file;
     char *path;
+    bool regular; /* a file that can be read back and cut; not a pipe or a device */
+    dp_log_mark position;
 };
+
+static dp_status cannot_write(const dp_log *log, int number, dp_error *err)
+{
+    return dp_fail(err, DP_ERROR_IO, "cannot write '%s': %s", log->path, strerror(number));
+}
+
+/* O_NONBLOCK: a FIFO that nobody reads is an error at once, not a wait without end. */
+static dp_status open_file(dp_log *log, dp_error *err)
+{
+    struct stat st;
+    log->file = open(log->path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
+    if (log->file < 0 || fcntl(log->file, F_SETFL, O_WRONLY) != 0 || fstat(log->file, &st) != 0)
+        return cannot_write(log, errno, err);
+    log->regular = S_ISREG(st.st_mode);
+    return DP_OK;
+}
 
 dp_status dp_log_open(const char *path, dp_log **out, dp_error *err)
 {
@@ -20,19 +41,52 @@ dp_status dp_log_open(const char *path, dp_log **out, dp_error *err)
     dp_log *log = *out;
     log->file = -1;
     dp_status status = dp_strdup(path, &log->path, err);
-    if (status == DP_OK) {
-        /* O_NONBLOCK: a FIFO that nobody reads is an error at once, not a wait without end. */
-        log->file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0666);
-        if (log->file < 0)
-            status = dp_fail(err, DP_ERROR_IO, "cannot write '%s': %s", path, strerror(errno));
-        else if (fcntl(log->file, F_SETFL, O_WRONLY) != 0)
-            status = dp_fail(err, DP_ERROR_IO, "cannot write '%s': %s", path, strerror(errno));
-    }
+    if (status == DP_OK)
+        status = open_file(log, err);
     if (status != DP_OK) {
         dp_log_close(log);
         *out = NULL;
     }
     return status;
+}
+
+static uint32_t checksum(uint32_t crc, const void *bytes, size_t size)
+{
+    return (uint32_t)crc32_z(crc, bytes, size);
+}
+
+/* How much of a log stays: all up to the mark, if it is the one that was marked, else its whole lines. */
+static size_t kept_bytes(const char *bytes, size_t size, const dp_log_mark *mark)
+{
+    if (mark->bytes >= 0 && (uint64_t)mark->bytes <= size &&
+        checksum(0, bytes, (size_t)mark->bytes) == mark->crc)
+        return (size_t)mark->bytes;
+    while (size > 0 && bytes[size - 1] != '\n')
+        size--;
+    return size;
+}
+
+dp_status dp_log_begin(dp_log *log, const dp_log_mark *mark, dp_error *err)
+{
+    if (!log || !log->regular)
+        return DP_OK;
+    if (mark) {
+        void *bytes;
+        size_t size;
+        DP_TRY(dp_file_read(log->path, &bytes, &size, err));
+        size_t kept = kept_bytes(bytes, size, mark);
+        log->position = (dp_log_mark){(int64_t)kept, checksum(0, bytes, kept)};
+        dp_free(bytes);
+    }
+    if (ftruncate(log->file, log->position.bytes) != 0 ||
+        lseek(log->file, log->position.bytes, SEEK_SET) != log->position.bytes)
+        return cannot_write(log, errno, err);
+    return DP_OK;
+}
+
+dp_log_mark dp_log_position(const dp_log *log)
+{
+    return log ? log->position : (dp_log_mark){0};
 }
 
 void dp_log_close(dp_log *log)
@@ -122,9 +176,10 @@ static dp_status write_event(dp_log *log, json_t *event, dp_error *err)
         if (n > 0)
             done += (size_t)n;
         else if (n == 0 || errno != EINTR)
-            status = dp_fail(err, DP_ERROR_IO, "cannot write '%s': %s", log->path,
-                             strerror(n == 0 ? ENOSPC : errno));
+            status = cannot_write(log, n == 0 ? ENOSPC : errno, err);
     }
+    log->position.bytes += (int64_t)done;
+    log->position.crc = checksum(log->position.crc, line, done);
     free(line);
     return status;
 }
@@ -170,6 +225,10 @@ dp_status dp_log_start(dp_log *log, const dp_train_start *s, const dp_context *c
             json_integer((json_int_t)s->valid->samples));
     set(&event, "split", text(split_names[e->split]));
     set(&event, "chunk_sizes", integers(s->chunk_sizes, s->devices));
+    if (s->resumed)
+        set(&event, "resumed",
+            json_pack("{s:I, s:I, s:I}", "epoch", (json_int_t)s->epoch, "batch", (json_int_t)s->batch, "step",
+                      (json_int_t)s->step));
     return write_event(log, event, err);
 }
 
@@ -228,4 +287,42 @@ dp_status dp_log_end(dp_log *log, const char *status, int64_t steps, double seco
                        json_pack("{s:s, s:s, s:I, s:f}", "event", "end", "status", status, "steps",
                                  (json_int_t)steps, "seconds", seconds),
                        err);
+}
+
+/* Whether the last whole line is an `end`. */
+static bool is_complete(const char *bytes, size_t size)
+{
+    const dp_log_mark none = {.bytes = -1};
+    if (size == 0)
+        return false;
+    size_t end = kept_bytes(bytes, size, &none), begin = end > 0 ? end - 1 : 0;
+    while (begin > 0 && bytes[begin - 1] != '\n')
+        begin--;
+    json_t *event = json_loadb(bytes + begin, end - begin, 0, NULL);
+    const char *kind = json_string_value(json_object_get(event, "event"));
+    bool complete = kind && strcmp(kind, "end") == 0;
+    json_decref(event);
+    return complete;
+}
+
+dp_status dp_log_complete(const char *path, int64_t steps, double seconds, dp_error *err)
+{
+    const dp_log_mark none = {.bytes = -1};
+    void *bytes;
+    size_t size;
+    struct stat st;
+    if (stat(path, &st) != 0 || !S_ISREG(st.st_mode))
+        return DP_OK;
+    DP_TRY(dp_file_read(path, &bytes, &size, err));
+    bool complete = is_complete(bytes, size);
+    dp_free(bytes);
+    if (complete)
+        return DP_OK;
+    dp_log *log;
+    DP_TRY(dp_log_open(path, &log, err));
+    dp_status status = dp_log_begin(log, &none, err);
+    if (status == DP_OK)
+        status = dp_log_end(log, "completed", steps, seconds, err);
+    dp_log_close(log);
+    return status;
 }

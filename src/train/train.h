@@ -4,12 +4,25 @@
 
 #include "base/error.h"
 #include "dptrain/train.h"
+#include "io/safetensors.h"
 
 /* ---- log.c: log.jsonl, one object a line, flushed ---- */
 
 typedef struct dp_log dp_log;
 
+/* How far a log had come: its length and the CRC-32 of all of it. A checkpoint remembers this, so that a run
+ * that continues from it can tell its own log from any other and cut off what came later. */
+typedef struct dp_log_mark {
+    int64_t bytes;
+    uint32_t crc;
+} dp_log_mark;
+
+/* Opens the file for writing and changes nothing in it yet. */
 dp_status dp_log_open(const char *path, dp_log **out, dp_error *err);
+/* Where the next event goes. Without a mark the log begins afresh. Else what follows the mark is cut off; of
+ * a file that is not the one that was marked, only a torn last line is. */
+dp_status dp_log_begin(dp_log *log, const dp_log_mark *mark, dp_error *err);
+dp_log_mark dp_log_position(const dp_log *log);
 void dp_log_close(dp_log *log); /* NULL is fine, as it is for the events: there is then no log */
 dp_status dp_log_start(dp_log *log, const dp_train_start *start, const dp_context *context, dp_error *err);
 dp_status dp_log_batch(dp_log *log, const dp_train_progress *progress, const dp_step_result *result,
@@ -17,22 +30,116 @@ dp_status dp_log_batch(dp_log *log, const dp_train_progress *progress, const dp_
 dp_status dp_log_epoch(dp_log *log, const dp_epoch_summary *epoch, dp_error *err);
 dp_status dp_log_device(dp_log *log, const dp_device_report *report, dp_error *err);
 dp_status dp_log_end(dp_log *log, const char *status, int64_t steps, double seconds, dp_error *err);
+/* Gives the log of a finished run its last event, if the run was killed before it wrote that. */
+dp_status dp_log_complete(const char *path, int64_t steps, double seconds, dp_error *err);
+
+/* ---- views.c: a model's named tensors in files ---- */
+
+/* Tensors that lie in memory, under their names in a file. */
+typedef struct dp_views {
+    dp_tensor *tensors;
+    int count;
+} dp_views;
+
+/* Adds the first `count` entries of the state (see dp_state_at), named prefix + their names. */
+dp_status dp_views_add(dp_views *views, const dp_model *model, const char *prefix,
+                       const dp_model_state *state, int count, dp_error *err);
+void dp_views_clear(dp_views *views);
+/* Fills the first `count` entries from the tensors of those names. DP_ERROR_MISMATCH if one is missing or of
+ * another type or shape. */
+dp_status dp_views_read(const dp_safetensors *file, const char *path, const dp_model *model,
+                        const char *prefix, dp_model_state *state, int count, dp_error *err);
+/* The name of the first of these entries that has a value that is not finite; NULL if there is none. */
+const char *dp_views_nonfinite(const dp_model *model, const dp_model_state *state, int count);
+/* Index of the first such value; -1 if there is none. */
+int64_t dp_first_nonfinite(const float *values, int64_t count);
+
+/* ---- settings.c: what a run may not change when it continues ---- */
+
+typedef struct dp_settings {
+    dp_metadata *list; /* name, value */
+    int count;
+} dp_settings;
+
+/* Everything that the weights of a run depend on, but how far it goes. The data are known by their shape and
+ * by a hash of samples throughout, not by the path they came from. */
+dp_status dp_settings_collect(const dp_train_config *config, const dp_model *model, const dp_dataset *train,
+                              const dp_dataset *valid, dp_settings *out, dp_error *err);
+void dp_settings_clear(dp_settings *settings);
+/* DP_ERROR_MISMATCH names every difference. `where` is the directory, for the message. */
+dp_status dp_settings_compare(const dp_settings *then, const dp_settings *now, const char *where,
+                              dp_error *err);
+
+/* ---- run_state.c: what resuming needs ---- */
+
+/* Where a run is. Random numbers need no state: each is a function of seed, purpose and counters. */
+typedef struct dp_run_state {
+    int64_t epoch, batch, step; /* the next batch; steps made */
+    /* of the epoch's batches so far */
+    int64_t samples;
+    double loss_sum, epoch_seconds;
+    double seconds; /* of the run */
+    int64_t device_samples[DP_ENGINE_MAX_DEVICES];
+    bool has_best;
+    double best; /* lowest loss that checkpoints were judged by */
+    bool has_last;
+    dp_epoch_summary last; /* the newest epoch that was ended (but `epochs`, which is the caller's to set) */
+    bool ended;            /* ... and its end is this very state: its checkpoint holds these weights */
+    dp_log_mark log;
+} dp_run_state;
+
+/* The tensors that go with it. */
+typedef struct dp_run_tensors {
+    dp_model_state model; /* the caller's */
+    int moments;
+    float *moment[2]; /* of the optimizer, laid out as the weights */
+} dp_run_tensors;
+
+dp_status dp_run_state_write(const char *path, const dp_model *model, const dp_settings *settings,
+                             const dp_run_state *state, const dp_run_tensors *tensors, dp_error *err);
+
+typedef struct dp_run_file {
+    dp_safetensors *file;
+    char *path;
+    dp_run_state state;
+    dp_settings settings;
+} dp_run_file;
+
+/* Reads everything but the tensors. */
+dp_status dp_run_file_open(const char *path, dp_run_file *out, dp_error *err);
+dp_status dp_run_file_read(const dp_run_file *file, const dp_model *model, dp_run_tensors *tensors,
+                           dp_error *err);
+void dp_run_file_close(dp_run_file *file);
+/* The description inside such a file, which is not to be trusted. */
+dp_status dp_run_state_parse(const char *json, dp_run_state *state, dp_settings *settings, dp_error *err);
 
 /* ---- model_dir.c: the directory of a run ---- */
 
 typedef struct dp_model_dir {
     char *path;
-    int lock; /* of DIR/.lock */
+    int lock;     /* of DIR/.lock */
+    bool created; /* it was not there before */
 } dp_model_dir;
 
-/* Makes the directory and locks it (one run at a time). Unless they may be overwritten, checkpoints that it
- * holds are a usage error. */
-dp_status dp_model_dir_open(const char *path, bool overwrite, dp_model_dir *out, dp_error *err);
-/* Removes the checkpoints of an earlier run. */
-dp_status dp_model_dir_clear(const dp_model_dir *dir, dp_error *err);
+/* Makes the directory, locks it (one run at a time) and removes what killed runs left half written. */
+dp_status dp_model_dir_open(const char *path, dp_model_dir *out, dp_error *err);
 void dp_model_dir_close(dp_model_dir *dir);
 /* DIR/name; owner: the caller. */
-dp_status dp_model_dir_file(const dp_model_dir *dir, const char *name, char **out, dp_error *err);
+dp_status dp_model_dir_file(const char *dir, const char *name, char **out, dp_error *err);
+/* The path of the newest whole state in a directory, locked or not; NULL if it holds none. Owner: the caller.
+ */
+dp_status dp_model_dir_newest(const char *dir, char **out, dp_error *err);
+/* DP_ERROR_USAGE if the directory holds a checkpoint. */
+dp_status dp_model_dir_check_free(const dp_model_dir *dir, dp_error *err);
+/* Removes the checkpoints of an earlier run. */
+dp_status dp_model_dir_clear(const dp_model_dir *dir, dp_error *err);
+/* The name of the state after `step` steps. */
+enum { DP_STATE_NAME_SIZE = 64 };
+void dp_run_state_name(int64_t step, char out[DP_STATE_NAME_SIZE]);
+/* Says that the state of that name, which has been written, is whole and the newest; then older ones go. */
+dp_status dp_model_dir_complete(const dp_model_dir *dir, const char *state_name, dp_error *err);
+/* Removes the checkpoints of epochs before first_kept. */
+dp_status dp_model_dir_prune(const dp_model_dir *dir, int64_t first_kept, dp_error *err);
 
 /* ---- state.c: what a checkpoint holds, by name ---- */
 
@@ -59,9 +166,14 @@ dp_status dp_check_fit(const dp_model *model, const dp_engine_config *config, co
 
 /* ---- evaluate.c ---- */
 
-/* Evaluates on an engine that exists, through a loader over the data set. */
-dp_status dp_evaluate_with(dp_engine *engine, dp_loader *loader, bool labels, dp_evaluation *result,
+/* Evaluates on an engine that exists, through a loader over the data set. *stopped (with a result that is
+ * not to be used) if the observer, which may be NULL, wanted to stop. */
+dp_status dp_evaluate_with(dp_engine *engine, dp_loader *loader, const dp_dataset *dataset,
+                           const dp_train_observer *observer, dp_evaluation *result, bool *stopped,
                            dp_error *err);
+/* Says which sample of a batch holds NaN or an infinity: "" if none does. */
+enum { DP_FAULT_SIZE = 96 };
+void dp_batch_fault(const dp_dataset_info *data, const dp_batch *batch, char out[DP_FAULT_SIZE]);
 /* A loader whose batches lie in memory that the context's devices copy from fastest. */
 dp_status dp_make_loader(dp_context *context, const dp_dataset *dataset, int64_t batch_size, int workers,
                          bool shuffle, bool drop_last, uint64_t seed, dp_loader **out, dp_error *err);

@@ -1,13 +1,11 @@
 /* The training loop: epochs of windows of micro-batches, validation, checkpoints. */
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
 #include "base/thread.h"
-#include "io/file.h"
-#include "train/train.h"
+#include "train/trainer.h"
 
 dp_train_config dp_train_defaults(void)
 {
@@ -31,143 +29,14 @@ double dp_learning_rate(const dp_train_config *config, int64_t epoch)
                                 : config->lr * pow(config->lr_gamma, (double)(epoch / config->lr_step));
 }
 
-typedef struct trainer {
-    const dp_train_config *config;
-    const dp_train_observer *observer;
-    dp_context *context;
-    const dp_model *model;
-    dp_model_state *state;
-    const dp_dataset *train, *valid;
-    dp_engine *engine;
-    dp_loader *loader, *valid_loader;
-    dp_model_dir dir;
-    dp_log *log;
-    double best;
-    dp_train_summary *summary;
-
-    dp_train_progress progress; /* of the epoch under way */
-    double loss_sum, epoch_began;
-    bool stopped; /* max_steps is reached */
-} trainer;
-
-__attribute__((format(printf, 2, 3))) static void note(const trainer *t, const char *format, ...)
-{
-    if (!t->observer || !t->observer->note)
-        return;
-    char text[512];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    t->observer->note(t->observer->user, text);
-}
-
-/* ---- before the first step ---- */
-
-/* A last write that cannot succeed is better known before hours of training. */
-static dp_status check_save(const char *path, dp_error *err)
-{
-    dp_atomic_file *file;
-    DP_TRY(dp_atomic_open(path, &file, err));
-    dp_atomic_abandon(file);
-    return DP_OK;
-}
-
-static dp_status open_log(trainer *t, dp_error *err)
-{
-    if (t->config->log)
-        return dp_log_open(t->config->log, &t->log, err);
-    if (!t->config->model_dir)
-        return DP_OK;
-    char *path;
-    DP_TRY(dp_model_dir_file(&t->dir, "log.jsonl", &path, err));
-    dp_status status = dp_log_open(path, &t->log, err);
-    dp_free(path);
-    return status;
-}
-
-/* Nothing of an earlier run is touched before all else is known to be well. */
-static dp_status open_files(trainer *t, dp_error *err)
-{
-    const dp_train_config *c = t->config;
-    if (c->model_dir)
-        DP_TRY(dp_model_dir_open(c->model_dir, c->overwrite, &t->dir, err));
-    if (c->save)
-        DP_TRY(check_save(c->save, err));
-    DP_TRY(open_log(t, err));
-    return c->model_dir ? dp_model_dir_clear(&t->dir, err) : DP_OK;
-}
-
-/* Makes everything that the run's batch sizes need, so that no step has to. */
-static dp_status plan_batches(trainer *t, dp_error *err)
-{
-    const dp_train_config *c = t->config;
-    const dp_dataset *sets[] = {t->train, t->valid};
-    for (int i = 0; i < 2; i++) {
-        if (!sets[i])
-            continue;
-        int64_t samples = dp_dataset_info_of(sets[i])->samples, tail = samples % c->batch_size;
-        if (samples >= c->batch_size)
-            DP_TRY(dp_engine_plan(t->engine, c->batch_size, i == 0, err));
-        if (tail > 0 && !(i == 0 && c->drop_last))
-            DP_TRY(dp_engine_plan(t->engine, tail, i == 0, err));
-    }
-    return DP_OK;
-}
-
-static void tell_start(trainer *t, dp_train_start *s)
-{
-    const dp_train_config *c = t->config;
-    *s = (dp_train_start){.config = c,
-                          .model = t->model,
-                          .train = dp_dataset_info_of(t->train),
-                          .valid = t->valid ? dp_dataset_info_of(t->valid) : NULL,
-                          .batches = dp_loader_batches(t->loader)};
-    int64_t batch = s->train->samples < c->batch_size ? s->train->samples : c->batch_size;
-    int64_t sizes[DP_ENGINE_MAX_DEVICES];
-    dp_split_batch(c->engine.split, c->engine.shares, c->engine.device_count, batch, sizes);
-    for (int k = 0; k < c->engine.device_count; k++)
-        if (sizes[k] > 0)
-            s->chunk_sizes[s->devices++] = sizes[k];
-    if (t->observer && t->observer->start)
-        t->observer->start(t->observer->user, s);
-    if (s->devices < c->engine.device_count)
-        note(t, "a batch of %lld uses %d of %d devices: the others sit it out", (long long)batch, s->devices,
-             c->engine.device_count);
-    if (c->engine.loss_mode != DP_LOSS_REPLICA || c->engine.device_count == 1)
-        return;
-    note(t, "Was asked to gather along dimension 0, but all input tensors were scalars; will instead "
-            "unsqueeze and "
-            "return a vector.");
-    for (int k = 1; k < s->devices; k++)
-        if (s->chunk_sizes[k] != s->chunk_sizes[0]) {
-            note(t,
-                 "loss mode replica with uneven chunks: a mean of means counts samples of small chunks more");
-            break;
-        }
-}
-
-static dp_status start(trainer *t, dp_error *err)
-{
-    const dp_train_config *c = t->config;
-    /* The engine first: memory that copies fast is to be had once a device is open. */
-    DP_TRY(dp_engine_create(t->context, t->model, &c->engine, &t->engine, err));
-    DP_TRY(dp_make_loader(t->context, t->train, c->batch_size, c->workers, c->shuffle, c->drop_last, c->seed,
-                          &t->loader, err));
-    if (t->valid)
-        DP_TRY(dp_make_loader(t->context, t->valid, c->batch_size, c->workers, false, false, 0,
-                              &t->valid_loader, err));
-    DP_TRY(dp_engine_set_state(t->engine, t->state, err));
-    DP_TRY(plan_batches(t, err));
-    DP_TRY(open_files(t, err));
-    dp_train_start s;
-    tell_start(t, &s);
-    return dp_log_start(t->log, &s, t->context, err);
-}
-
 /* ---- an epoch ---- */
 
-static dp_status next_batch(trainer *t, const dp_batch **out, dp_error *err)
+static bool wants_stop(const dp_trainer *t)
+{
+    return t->observer && t->observer->stop && t->observer->stop(t->observer->user);
+}
+
+static dp_status next_batch(dp_trainer *t, const dp_batch **out, dp_error *err)
 {
     double began = dp_now();
     DP_TRY(dp_loader_next(t->loader, out, err));
@@ -176,34 +45,45 @@ static dp_status next_batch(trainer *t, const dp_batch **out, dp_error *err)
 }
 
 /* Does this micro-batch end its accumulation window: the A-th, or the epoch's last? */
-static bool ends_window(const trainer *t, int64_t batch)
+static bool ends_window(const dp_trainer *t, int64_t batch)
 {
     return (batch + 1) % t->config->accumulation_steps == 0 || batch + 1 == t->progress.batches;
 }
 
-static dp_status take_result(trainer *t, const dp_step_result *r, dp_error *err)
+static dp_status fail_nonfinite(const dp_trainer *t, const dp_batch *batch, const dp_step_result *r,
+                                dp_error *err)
+{
+    const dp_train_progress *p = &t->progress;
+    char fault[DP_FAULT_SIZE];
+    dp_batch_fault(dp_dataset_info_of(t->train), batch, fault);
+    return dp_fail(err, DP_ERROR_NONFINITE,
+                   "not finite in epoch %lld, batch %lld (step %lld): %s; %s; checkpoints are as they were",
+                   (long long)p->epoch, (long long)p->batch, (long long)p->step, r->nonfinite_what,
+                   *fault ? fault : "a lower --lr may help");
+}
+
+static dp_status take_result(dp_trainer *t, const dp_batch *batch, const dp_step_result *r, dp_error *err)
 {
     dp_train_progress *p = &t->progress;
-    int64_t samples = 0;
-    for (int k = 0; k < r->devices; k++)
-        samples += r->chunk_sizes[k];
+    dp_run_state *s = &t->state;
+    p->seconds = dp_now() - t->epoch_began;
     p->loss = r->loss;
-    p->samples += samples;
-    t->loss_sum += r->loss * (double)samples;
-    p->average = t->loss_sum / (double)p->samples;
+    p->samples += batch->samples;
+    s->loss_sum += r->loss * (double)batch->samples;
+    p->average = s->loss_sum / (double)p->samples;
+    s->batch = p->batch + 1;
+    s->step = p->step;
+    s->samples = p->samples;
+    s->epoch_seconds = p->seconds;
+    s->ended = t->is_saved = false;
     DP_TRY(dp_log_batch(t->log, p, r, err));
     if (t->observer && t->observer->batch)
         t->observer->batch(t->observer->user, p);
-    if (r->finite)
-        return DP_OK;
-    return dp_fail(err, DP_ERROR_NONFINITE,
-                   "not finite in epoch %lld, batch %lld (step %lld): %s; a lower --lr may help, checkpoints "
-                   "are as they were",
-                   (long long)p->epoch, (long long)p->batch, (long long)p->step, r->nonfinite_what);
+    return r->finite ? DP_OK : fail_nonfinite(t, batch, r, err);
 }
 
 /* One micro-batch: while the devices compute it, the next one is fetched and sent ahead. */
-static dp_status run_batch(trainer *t, const dp_batch **batch, dp_error *err)
+static dp_status run_batch(dp_trainer *t, const dp_batch **batch, dp_error *err)
 {
     const dp_train_config *c = t->config;
     const dp_batch *current = *batch, *next = NULL;
@@ -216,8 +96,8 @@ static dp_status run_batch(trainer *t, const dp_batch **batch, dp_error *err)
                               (uint32_t)(t->progress.epoch * t->progress.batches + current->index)};
     DP_TRY(dp_engine_begin(t->engine, &step, err));
     t->progress.step += step.update;
-    t->stopped = c->max_steps > 0 && t->progress.step >= c->max_steps;
-    if (!t->stopped)
+    t->has_reached_limit = c->max_steps > 0 && t->progress.step >= c->max_steps;
+    if (!t->has_reached_limit)
         DP_TRY(next_batch(t, &next, err));
     if (next) {
         const dp_host_batch ahead = {next->samples, next->x, next->y};
@@ -225,125 +105,198 @@ static dp_status run_batch(trainer *t, const dp_batch **batch, dp_error *err)
     }
     dp_step_result result;
     DP_TRY(dp_engine_finish(t->engine, &result, err));
+    DP_TRY(take_result(t, current, &result, err));
     dp_loader_release(t->loader, current);
     *batch = next;
-    t->progress.seconds = dp_now() - t->epoch_began;
-    return take_result(t, &result, err);
+    return DP_OK;
 }
 
-static dp_status train_epoch(trainer *t, int64_t epoch, dp_error *err)
+/* A checkpoint within the epoch. */
+static dp_status save_here(dp_trainer *t, dp_error *err)
 {
-    int64_t step = t->progress.step;
-    t->progress = (dp_train_progress){.epoch = epoch,
+    if (!t->is_saved)
+        t->state.log = dp_log_position(t->log);
+    return dp_trainer_save(t, err);
+}
+
+/* Between steps: a checkpoint that is due, and the wish to stop. An open window has no place in a
+ * checkpoint: it is closed first. */
+static dp_status between_batches(dp_trainer *t, dp_error *err)
+{
+    const dp_train_config *c = t->config;
+    if (!ends_window(t, t->progress.batch))
+        return DP_OK;
+    t->interrupted = wants_stop(t);
+    bool due = c->save_every > 0 && t->state.step % c->save_every == 0 && !t->has_reached_limit;
+    return due ? save_here(t, err) : DP_OK;
+}
+
+static void begin_epoch(dp_trainer *t)
+{
+    const dp_run_state *s = &t->state;
+    t->progress = (dp_train_progress){.epoch = s->epoch,
+                                      .batch = s->batch - 1,
                                       .batches = dp_loader_batches(t->loader),
-                                      .step = step,
-                                      .lr = dp_learning_rate(t->config, epoch),
+                                      .step = s->step,
+                                      .samples = s->samples,
+                                      .average = s->samples ? s->loss_sum / (double)s->samples : 0,
+                                      .seconds = s->epoch_seconds,
+                                      .lr = dp_learning_rate(t->config, s->epoch),
                                       .engine = t->engine};
-    t->loss_sum = 0;
-    t->epoch_began = dp_now();
-    DP_TRY(dp_loader_start(t->loader, epoch, 0, err));
+    t->epoch_began = dp_now() - s->epoch_seconds;
+}
+
+/* From where the run is to the epoch's end, the limit of steps, or an interruption. */
+static dp_status train_epoch(dp_trainer *t, dp_error *err)
+{
+    begin_epoch(t);
+    t->interrupted = wants_stop(t);
+    if (t->interrupted || t->has_reached_limit)
+        return DP_OK;
+    DP_TRY(dp_loader_start(t->loader, t->state.epoch, t->state.batch, err));
     const dp_batch *batch;
     DP_TRY(next_batch(t, &batch, err));
-    while (batch && !t->stopped)
+    while (batch && !t->has_reached_limit && !t->interrupted) {
         DP_TRY(run_batch(t, &batch, err));
+        DP_TRY(between_batches(t, err));
+    }
     return DP_OK;
 }
 
 /* ---- after an epoch ---- */
 
-static void describe_data(const trainer *t, int64_t epoch, dp_checkpoint_info *out)
+static dp_status validate(dp_trainer *t, dp_epoch_summary *e, dp_evaluation *v, dp_error *err)
 {
-    const dp_dataset_info *d = dp_dataset_info_of(t->train);
-    *out = (dp_checkpoint_info){.criterion = t->config->engine.criterion,
-                                .pos_weight = t->config->engine.pos_weight,
-                                .normalize_channels = d->normalize_channels,
-                                .data_seed = t->config->data_seed,
-                                .valid_split = t->config->valid_split,
-                                .epoch = epoch};
-    memcpy(out->mean, d->mean, sizeof out->mean);
-    memcpy(out->std, d->std, sizeof out->std);
-}
-
-static dp_status save_checkpoints(trainer *t, int64_t epoch, bool best, dp_error *err)
-{
-    if (!t->config->model_dir)
+    if (!t->valid_loader)
         return DP_OK;
-    char name[64], *path;
-    dp_checkpoint_info info;
-    describe_data(t, epoch, &info);
-    DP_TRY(dp_engine_get_state(t->engine, t->state, err));
-    snprintf(name, sizeof name, "model_epoch_%lld.safetensors", (long long)epoch);
-    for (int i = 0; i < 1 + best; i++) {
-        DP_TRY(dp_model_dir_file(&t->dir, i == 0 ? name : "model_best.safetensors", &path, err));
-        dp_status status = dp_checkpoint_write(path, t->model, t->state, &info, err);
-        dp_free(path);
-        DP_TRY(status);
-    }
+    DP_TRY(dp_evaluate_with(t->engine, t->valid_loader, t->valid, t->observer, v, &t->interrupted, err));
+    e->validated = true;
+    e->valid_loss = v->loss;
+    e->has_accuracy = v->has_accuracy;
+    e->valid_accuracy = v->accuracy;
     return DP_OK;
 }
 
-static dp_status end_epoch(trainer *t, dp_error *err)
+/* The state after the epoch's end. Where the limit of steps cut the epoch short, the run can go on within it
+ * later: the position and the sums stay, and the epoch's event will be cut off the log. */
+static void conclude(dp_trainer *t, const dp_epoch_summary *e, dp_log_mark before)
+{
+    dp_run_state *s = &t->state;
+    bool whole = s->batch == t->progress.batches;
+    s->last = *e;
+    s->has_last = s->ended = true;
+    t->is_saved = false;
+    s->log = whole ? dp_log_position(t->log) : before;
+    if (!whole)
+        return;
+    s->epoch++;
+    s->batch = s->samples = 0;
+    s->loss_sum = s->epoch_seconds = 0;
+}
+
+static dp_status end_epoch(dp_trainer *t, dp_error *err)
 {
     const dp_train_progress *p = &t->progress;
+    dp_run_state *s = &t->state;
     dp_epoch_summary e = {.epoch = p->epoch,
                           .epochs = t->config->epochs,
                           .train_loss = p->average,
                           .seconds = p->seconds,
                           .samples_per_second = p->seconds > 0 ? (double)p->samples / p->seconds : 0};
-    if (t->valid_loader) {
-        dp_evaluation v;
-        bool labels = t->config->engine.criterion == DP_LOSS_CROSS_ENTROPY;
-        DP_TRY(dp_evaluate_with(t->engine, t->valid_loader, labels, &v, err));
-        e.validated = true;
-        e.valid_loss = v.loss;
-        e.has_accuracy = v.has_accuracy;
-        e.valid_accuracy = v.accuracy;
-    }
+    dp_evaluation v = {0};
+    DP_TRY(validate(t, &e, &v, err));
+    if (t->interrupted)
+        return DP_OK;
     double judged = e.validated ? e.valid_loss : e.train_loss;
-    e.best = p->epoch == 0 || judged < t->best;
-    if (e.best)
-        t->best = judged;
+    e.best = !s->has_best || judged < s->best;
+    dp_log_mark before = dp_log_position(t->log);
     DP_TRY(dp_log_epoch(t->log, &e, err));
-    if (e.validated && !isfinite(e.valid_loss))
-        return dp_fail(err, DP_ERROR_NONFINITE,
-                       "the validation loss after epoch %lld is not finite; a lower --lr may help, "
-                       "checkpoints are as they were",
-                       (long long)p->epoch);
-    DP_TRY(save_checkpoints(t, p->epoch, e.best, err));
-    t->summary->last = e;
+    if (!isfinite(judged))
+        return dp_fail(
+            err, DP_ERROR_NONFINITE,
+            "the validation loss after epoch %lld is not finite in %s; %scheckpoints are as they were",
+            (long long)p->epoch, v.nonfinite, v.data_at_fault ? "" : "a lower --lr may help, ");
+    if (e.best)
+        s->best = judged;
+    s->has_best = true;
+    conclude(t, &e, before);
+    DP_TRY(dp_trainer_save(t, err));
+    DP_TRY(dp_trainer_export(t, err));
     if (t->observer && t->observer->epoch)
         t->observer->epoch(t->observer->user, &e);
     return DP_OK;
 }
 
-static dp_status end_run(trainer *t, double seconds, dp_error *err)
+/* ---- the run ---- */
+
+static dp_status end_run(dp_trainer *t, dp_error *err)
 {
     dp_train_summary *s = t->summary;
-    s->steps = t->progress.step;
-    s->seconds = seconds;
-    DP_TRY(dp_engine_get_state(t->engine, t->state, err));
-    if (t->config->save) {
-        dp_checkpoint_info info;
-        describe_data(t, -1, &info);
-        DP_TRY(dp_checkpoint_write(t->config->save, t->model, t->state, &info, err));
-    }
+    if (t->interrupted)
+        DP_TRY(save_here(t, err));
+    DP_TRY(dp_engine_get_state(t->engine, &t->tensors.model, err));
+    if (!t->interrupted)
+        DP_TRY(dp_trainer_save_final(t, err));
     s->devices = dp_engine_devices(t->engine);
     for (int k = 0; k < s->devices; k++) {
-        DP_TRY(dp_engine_report(t->engine, k, &s->device[k], err));
+        DP_TRY(dp_trainer_report(t, k, &s->device[k], err));
         DP_TRY(dp_log_device(t->log, &s->device[k], err));
     }
-    return dp_log_end(t->log, "completed", s->steps, seconds, err);
+    s->seconds = dp_now() - t->began;
+    return dp_log_end(t->log, t->interrupted ? "interrupted" : "completed", t->state.step, s->seconds, err);
 }
 
-static dp_status run(trainer *t, dp_error *err)
+static dp_status take_steps(dp_trainer *t, dp_error *err)
 {
-    double began = dp_now();
-    DP_TRY(start(t, err));
-    for (int64_t epoch = 0; epoch < t->config->epochs && !t->stopped; epoch++) {
-        DP_TRY(train_epoch(t, epoch, err));
-        DP_TRY(end_epoch(t, err));
+    t->began = dp_now() - t->state.seconds;
+    DP_TRY(dp_trainer_start(t, err));
+    while (t->state.epoch < t->config->epochs) {
+        DP_TRY(train_epoch(t, err));
+        if (!t->interrupted)
+            DP_TRY(end_epoch(t, err));
+        if (t->interrupted || t->has_reached_limit)
+            break;
     }
-    return end_run(t, dp_now() - began, err);
+    return end_run(t, err);
+}
+
+/* What was asked of a run that has nothing left to do. */
+static dp_status finish_again(dp_trainer *t, dp_error *err)
+{
+    const dp_run_state *s = &t->state;
+    dp_trainer_note(t,
+                    "the run in '%s' is finished: %lld whole epoch%s, %lld steps; nothing is left to train",
+                    t->resumed_from, (long long)s->epoch, s->epoch == 1 ? "" : "s", (long long)s->step);
+    DP_TRY(dp_trainer_export(t, err));
+    DP_TRY(dp_trainer_save_final(t, err));
+    t->summary->finished = true;
+    t->summary->seconds = s->seconds;
+    return t->log_path ? dp_log_complete(t->log_path, s->step, s->seconds, err) : DP_OK;
+}
+
+static dp_status run(dp_trainer *t, dp_error *err)
+{
+    DP_TRY(dp_trainer_locate(t, err));
+    DP_TRY(dp_trainer_is_finished(t) ? finish_again(t, err) : take_steps(t, err));
+    t->summary->steps = t->state.step;
+    t->summary->interrupted = t->interrupted;
+    t->summary->has_last = t->state.has_last;
+    t->summary->last = t->state.last;
+    return DP_OK;
+}
+
+static void close_run(dp_trainer *t)
+{
+    dp_engine_free(t->engine);
+    dp_loader_free(t->loader);
+    dp_loader_free(t->valid_loader);
+    dp_log_close(t->log);
+    dp_model_dir_close(&t->dir);
+    dp_settings_clear(&t->settings);
+    for (int i = 0; i < t->tensors.moments; i++)
+        dp_free(t->tensors.moment[i]);
+    dp_free(t->log_path);
+    dp_free(t->resumed_from);
 }
 
 dp_status dp_train(dp_context *context, const dp_model *model, dp_model_state *state, const dp_dataset *train,
@@ -359,20 +312,16 @@ dp_status dp_train(dp_context *context, const dp_model *model, dp_model_state *s
     int ids[DP_ENGINE_MAX_DEVICES];
     dp_train_config own = *config;
     own.engine = dp_with_all_devices(context, &config->engine, ids);
-    trainer t = {.config = &own,
-                 .observer = observer,
-                 .context = context,
-                 .model = model,
-                 .state = state,
-                 .train = train,
-                 .valid = valid,
-                 .dir = {.lock = -1},
-                 .summary = summary};
+    dp_trainer t = {.config = &own,
+                    .observer = observer,
+                    .context = context,
+                    .model = model,
+                    .train = train,
+                    .valid = valid,
+                    .summary = summary,
+                    .dir = {.lock = -1},
+                    .tensors = {.model = *state}};
     dp_status status = run(&t, err);
-    dp_engine_free(t.engine);
-    dp_loader_free(t.loader);
-    dp_loader_free(t.valid_loader);
-    dp_log_close(t.log);
-    dp_model_dir_close(&t.dir);
+    close_run(&t);
     return status;
 }

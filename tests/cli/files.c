@@ -45,8 +45,8 @@ START_TEST(a_directory_that_holds_checkpoints_is_not_overwritten_by_chance)
 {
     assert_succeeds(dptrain(SMALL "--n-epoch 3"));
     json_t *before = read_log("model/log.jsonl", NULL);
-    const run *r = dptrain(SMALL);
-    assert_fails(r, 2, "'model' already holds a checkpoint (model_");
+    const run *r = dptrain(SMALL "--resume never");
+    assert_fails(r, 2, "'model' already holds a checkpoint (");
     assert_contains(r->err, "use --overwrite to start afresh or another --model-dir");
     json_t *after = read_log("model/log.jsonl", NULL);
     ck_assert(json_equal(before, after)); /* the log is as it was */
@@ -58,6 +58,10 @@ START_TEST(a_directory_that_holds_checkpoints_is_not_overwritten_by_chance)
     ck_assert(file_exists("model/model_epoch_2.safetensors"));
     assert_succeeds(dptrain(SMALL "--overwrite"));
     ck_assert(!file_exists("model/model_epoch_2.safetensors"));
+    ck_assert(file_exists("model/model_epoch_1.safetensors"));
+    /* nor by one that finds nothing to continue from */
+    ck_assert_int_eq(unlink("model/resume.json"), 0);
+    assert_fails(dptrain(SMALL), 2, "'model' already holds a checkpoint (model_");
     ck_assert(file_exists("model/model_epoch_1.safetensors"));
 }
 END_TEST
@@ -121,6 +125,9 @@ START_TEST(no_output_is_written_over_another_file_of_the_run)
     assert_fails(dptrain(AGAIN "--save new --log model/../new"), 2, "--save and --log name the same file");
     assert_fails(dptrain(AGAIN "--save model/.lock"), 2, "a name that the run itself uses");
     assert_fails(dptrain(AGAIN "--save model/log.jsonl"), 2, "a name that the run itself uses");
+    assert_fails(dptrain(AGAIN "--save model/resume.json"), 2, "a name that the run itself uses");
+    assert_fails(dptrain(AGAIN "--log model/resume_state_4.safetensors"), 2,
+                 "a name that the run itself uses");
     assert_fails(dptrain(AGAIN "--log model/model_epoch_1.safetensors"), 2,
                  "a name that the run itself uses");
     assert_fails(dptrain_args((const char *[]){"train", "--save", "", NULL}), 2,

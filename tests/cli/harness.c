@@ -47,9 +47,8 @@ static void read_text(const char *path, char *out, size_t size)
     fclose(f);
 }
 
-static const run *spawn(char *const *argv)
+static pid_t start(char *const *argv)
 {
-    static run r;
     pid_t child = fork();
     ck_assert_int_ge(child, 0);
     if (child == 0) {
@@ -59,12 +58,23 @@ static const run *spawn(char *const *argv)
             execvp(argv[0], argv);
         _exit(127);
     }
+    return child;
+}
+
+const run *dptrain_finish(pid_t child)
+{
+    static run r;
     int status;
     ck_assert_int_eq(waitpid(child, &status, 0), child);
     r.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
     read_text("stdout.txt", r.out, sizeof r.out);
     read_text("stderr.txt", r.err, sizeof r.err);
     return &r;
+}
+
+static const run *spawn(char *const *argv)
+{
+    return dptrain_finish(start(argv));
 }
 
 enum { MAX_ARGUMENTS = 100 };
@@ -79,20 +89,35 @@ const run *dptrain_args(const char *const *args)
     return spawn(argv);
 }
 
-const run *dptrain(const char *format, ...)
+static pid_t start_line(const char *format, va_list list)
 {
     char line[4096];
+    char *argv[MAX_ARGUMENTS + 2] = {program};
+    vsnprintf(line, sizeof line, format, list);
+    int count = 1;
+    for (char *word = strtok(line, " "); word; word = strtok(NULL, " ")) {
+        ck_assert_int_le(count, MAX_ARGUMENTS);
+        argv[count++] = word;
+    }
+    return start(argv);
+}
+
+pid_t dptrain_start(const char *format, ...)
+{
     va_list list;
     va_start(list, format);
-    vsnprintf(line, sizeof line, format, list);
+    pid_t child = start_line(format, list);
     va_end(list);
-    const char *args[MAX_ARGUMENTS + 1] = {NULL};
-    int count = 0;
-    for (char *word = strtok(line, " "); word; word = strtok(NULL, " ")) {
-        ck_assert_int_lt(count, MAX_ARGUMENTS);
-        args[count++] = word;
-    }
-    return dptrain_args(args);
+    return child;
+}
+
+const run *dptrain(const char *format, ...)
+{
+    va_list list;
+    va_start(list, format);
+    pid_t child = start_line(format, list);
+    va_end(list);
+    return dptrain_finish(child);
 }
 
 const run *dptrain_shell(const char *shell)
@@ -102,6 +127,12 @@ const run *dptrain_shell(const char *shell)
     ck_assert_ptr_nonnull(mark);
     snprintf(line, sizeof line, "%.*s'%s'%s", (int)(mark - shell), shell, program, mark + 2);
     return spawn((char *[]){"sh", "-c", line, NULL});
+}
+
+bool harness_beside_program(const char *name, char *out, size_t size)
+{
+    snprintf(out, size, "%.*s%s", (int)(strrchr(program, '/') + 1 - program), program, name);
+    return access(out, R_OK) == 0;
 }
 
 /* ---- asserting ---- */

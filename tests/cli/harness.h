@@ -6,6 +6,7 @@
 #include <check.h>
 #include <jansson.h>
 #include <stdbool.h>
+#include <sys/types.h>
 
 #include "io/safetensors.h"
 
@@ -26,6 +27,12 @@ const run *dptrain(const char *format, ...) __attribute__((format(printf, 1, 2))
 const run *dptrain_shell(const char *shell);
 /* One argument a string, NULL at the end. */
 const run *dptrain_args(const char *const *args);
+
+/* The same in two halves: the process, and its end. One at a time. */
+pid_t dptrain_start(const char *format, ...) __attribute__((format(printf, 1, 2)));
+const run *dptrain_finish(pid_t child);
+/* The absolute path of a file beside the program; false if there is none. */
+bool harness_beside_program(const char *name, char *out, size_t size);
 
 /* Exit code, exactly one line on stderr, "dptrain: error: " and `text` in it. */
 void assert_fails(const run *r, int code, const char *text);
@@ -66,5 +73,6 @@ Suite *input_suite(void);
 /* On emulated GPUs, with what lies in `folder` (build/emulated/tools); false if there is no such folder. */
 bool emulated_tools_found(const char *folder);
 Suite *emulated_suite(void);
+Suite *resume_suite(void);
 
 #endif

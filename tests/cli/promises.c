@@ -42,8 +42,13 @@ END_TEST
 START_TEST(a_run_leaves_nothing_that_was_not_promised)
 {
     assert_succeeds(dptrain(SMALL "--model-dir saved --save final"));
-    static const char *const promised[] = {".lock", "log.jsonl", "model_best.safetensors",
-                                           "model_epoch_0.safetensors", "model_epoch_1.safetensors"};
+    static const char *const promised[] = {".lock",
+                                           "log.jsonl",
+                                           "model_best.safetensors",
+                                           "model_epoch_0.safetensors",
+                                           "model_epoch_1.safetensors",
+                                           "resume.json",
+                                           "resume_state_8.safetensors"};
     enum { COUNT = sizeof promised / sizeof *promised };
     DIR *d = opendir("saved");
     ck_assert_ptr_nonnull(d);

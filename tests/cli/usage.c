@@ -19,7 +19,9 @@ static const mistake mistakes[] = {
     /* options */
     {"train --batchsize 4", 2, "unknown option '--batchsize'; did you mean '--batch-size'?"},
     {"train --batch_siez=4", 2, "unknown option '--batch-siez'; did you mean '--batch-size'?"},
-    {"train --resume auto", 2, "unknown option '--resume'"},
+    {"train --resume=", 2, "--resume needs auto, never or the name of a directory"},
+    {"train --save-every -1", 2, "--save-every '-1'"},
+    {"train --keep 0", 2, "--keep '0'"},
     {"train --json", 2, "unknown option '--json'"},
     {"eval --model lenet", 2, "unknown option '--model'"},
     {"train 64", 2, "unexpected argument '64'"},

@@ -79,7 +79,9 @@ static dp_status run_line(const char *line, dp_error *err)
         argv[argc++] = word;
     *err = (dp_error){0};
     alarm(RUN_SECONDS);
-    dp_status status = strcmp(argv[1], "train") == 0 ? cli_train(argc, argv, err) : cli_eval(argc, argv, err);
+    int code = 0;
+    dp_status status =
+        strcmp(argv[1], "train") == 0 ? cli_train(argc, argv, &code, err) : cli_eval(argc, argv, err);
     alarm(0);
     return status;
 }

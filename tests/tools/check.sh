@@ -10,7 +10,7 @@ PYTHON=${PYTHON:-python3}
 base=${BUILD:-build}
 logs=$base/logs
 # The builds below are no part of the make that called this, and a setting of the user's own is no part of the tests.
-unset MAKEFLAGS MFLAGS MAKELEVEL BUILD DPTRAIN DPTRAIN_LOGICAL_DEVICES OMP_NUM_THREADS
+unset MAKEFLAGS MFLAGS MAKELEVEL BUILD DPTRAIN DPTRAIN_LOGICAL_DEVICES DPTRAIN_TEST_LONG OMP_NUM_THREADS
 mkdir -p "$logs" || exit 1
 . tests/tools/steps.sh
 
@@ -220,6 +220,8 @@ check_long() {
     fuzz 5000000 900
     ops ', TSan' "$base/tsan" "${tsan[@]}"
     cuda_tsan "$base/tsan" {3..20}
+    tests 'a crash at every change of a file' 7200 env DPTRAIN_TEST_LONG=1 CK_RUN_SUITE=resume \
+        DPTRAIN="$base/check/dptrain" "$base/check/tests/test_cli"
     for round in 1 2 3 4 5; do
         unit_tests ", repeat $round" "$base/check"
         unit_tests ", TSan, repeat $round" "$base/tsan" "${tsan[@]}"

@@ -199,6 +199,46 @@ START_TEST(directories_are_made_with_their_parents)
 }
 END_TEST
 
+START_TEST(files_of_processes_that_are_no_more_are_stale)
+{
+    dp_error err = {0};
+    char living[64];
+    snprintf(living, sizeof living, "w.tmp-%ld", (long)getpid());
+    static const char *const stay[] = {"w",       "w.tmp-",    "w.tmp-x",           "w.tmp-99999999x",
+                                       "w.tmp-0", "w.tmp--99", "other.tmp-99999999"};
+    enum { COUNT = sizeof stay / sizeof *stay };
+    for (int i = 0; i < COUNT; i++)
+        scratch_write(stay[i], "", 0);
+    scratch_write(living, "", 0);
+    scratch_write("w.tmp-99999999", "", 0); /* above the kernel's largest process id, 2^22 */
+    ck_assert_int_eq(dp_atomic_remove_stale(scratch("w"), &err), DP_OK);
+    ck_assert(!dp_file_exists(scratch("w.tmp-99999999")));
+    ck_assert(dp_file_exists(scratch(living)));
+    for (int i = 0; i < COUNT; i++)
+        ck_assert_msg(dp_file_exists(scratch(stay[i])), "%s", stay[i]);
+    ck_assert_int_eq(dp_atomic_remove_stale(scratch("nowhere/w"), &err), DP_OK);
+}
+END_TEST
+
+START_TEST(a_copy_is_whole_or_not_made)
+{
+    dp_error err = {0};
+    scratch_write("from", "0123456789", 10);
+    ck_assert_int_eq(dp_file_copy(scratch("from"), scratch("to"), &err), DP_OK);
+    check_content(scratch("to"), "0123456789");
+    scratch_write("from", "", 0);
+    ck_assert_int_eq(dp_file_copy(scratch("from"), scratch("to"), &err), DP_OK);
+    check_content(scratch("to"), "");
+    ck_assert_int_eq(dp_file_copy(scratch("none"), scratch("to"), &err), DP_ERROR_IO);
+    ck_assert_int_eq(dp_file_copy(scratch("from"), scratch("nowhere/to"), &err), DP_ERROR_IO);
+    scratch_write("from", "0123456789", 10);
+    limit_file_size(4);
+    ck_assert_int_eq(dp_file_copy(scratch("from"), scratch("to"), &err), DP_ERROR_IO);
+    check_content(scratch("to"), "");
+    ck_assert_int_eq(entries(), 2);
+}
+END_TEST
+
 START_TEST(a_file_in_a_directorys_place_is_named)
 {
     dp_error err = {0};
@@ -231,6 +271,8 @@ int main(void)
     tcase_add_test(t, only_regular_files_are_read);
     tcase_add_test(t, directories_are_made_with_their_parents);
     tcase_add_test(t, a_file_in_a_directorys_place_is_named);
+    tcase_add_test(t, files_of_processes_that_are_no_more_are_stale);
+    tcase_add_test(t, a_copy_is_whole_or_not_made);
     suite_add_tcase(s, t);
     SRunner *r = srunner_create(s);
     srunner_run_all(r, CK_NORMAL);

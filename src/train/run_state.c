@@ -1,0 +1,238 @@
+/* The state of a run as a file: tensors (weights, the optimizer's moments) and a description in JSON. */
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "train/train.h"
+
+enum { STATE_VERSION = 1, EXACT_DIGITS = 17 };
+
+static const char *const moment_prefixes[] = {"moment1.", "moment2."};
+static const char model_prefix[] = "model.";
+
+/* ---- writing ---- */
+
+static json_t *settings_json(const dp_settings *settings)
+{
+    json_t *json = json_object();
+    for (int i = 0; i < settings->count; i++)
+        json_object_set_new(json, settings->list[i].key, json_string(settings->list[i].value));
+    return json;
+}
+
+static json_t *last_json(const dp_run_state *s)
+{
+    const dp_epoch_summary *e = &s->last;
+    if (!s->has_last)
+        return json_null();
+    json_t *json =
+        json_pack("{s:I, s:f, s:f, s:f, s:b}", "epoch", (json_int_t)e->epoch, "train_loss", e->train_loss,
+                  "seconds", e->seconds, "samples_per_second", e->samples_per_second, "best", e->best);
+    if (json && e->validated)
+        json_object_set_new(json, "valid_loss", json_real(e->valid_loss));
+    if (json && e->has_accuracy)
+        json_object_set_new(json, "valid_accuracy", json_real(e->valid_accuracy));
+    return json;
+}
+
+static json_t *device_json(const dp_run_state *s)
+{
+    json_t *json = json_array();
+    for (int k = 0; k < DP_ENGINE_MAX_DEVICES; k++)
+        json_array_append_new(json, json_integer((json_int_t)s->device_samples[k]));
+    return json;
+}
+
+/* As text, which jansson allocated: owner is the caller, with free(). NULL: out of memory. */
+static char *describe(const dp_settings *settings, const dp_run_state *s)
+{
+    json_t *json = json_pack(
+        "{s:i, s:s, s:o, s:{s:I, s:I, s:I}, s:{s:I, s:f, s:f}, s:f, s:o, s:o, s:o, s:b, s:{s:I, s:I}}",
+        "version", STATE_VERSION, "random_numbers",
+        "Philox4x32-10, a function of seed, purpose and counters: no state", "settings",
+        settings_json(settings), "position", "epoch", (json_int_t)s->epoch, "batch", (json_int_t)s->batch,
+        "step", (json_int_t)s->step, "epoch_so_far", "samples", (json_int_t)s->samples, "loss_sum",
+        s->loss_sum, "seconds", s->epoch_seconds, "seconds", s->seconds, "device_samples", device_json(s),
+        "best", s->has_best ? json_real(s->best) : json_null(), "last", last_json(s), "ended", s->ended,
+        "log", "bytes", (json_int_t)s->log.bytes, "crc", (json_int_t)s->log.crc);
+    char *text = json ? json_dumps(json, JSON_COMPACT | JSON_REAL_PRECISION(EXACT_DIGITS)) : NULL;
+    json_decref(json);
+    return text;
+}
+
+static dp_status collect_views(const dp_model *model, const dp_run_tensors *t, dp_views *views, dp_error *err)
+{
+    DP_TRY(dp_views_add(views, model, model_prefix, &t->model, dp_state_count(model), err));
+    for (int i = 0; i < t->moments; i++) {
+        const dp_model_state moment = {.weights = t->moment[i]};
+        DP_TRY(dp_views_add(views, model, moment_prefixes[i], &moment, dp_model_param_count(model), err));
+    }
+    return DP_OK;
+}
+
+dp_status dp_run_state_write(const char *path, const dp_model *model, const dp_settings *settings,
+                             const dp_run_state *state, const dp_run_tensors *tensors, dp_error *err)
+{
+    char *text = describe(settings, state);
+    if (!text)
+        return dp_fail(err, DP_ERROR_MEMORY, "out of memory: cannot write '%s'", path);
+    const dp_metadata metadata[] = {{"dptrain_state", text}};
+    dp_views views = {0};
+    dp_status status = collect_views(model, tensors, &views, err);
+    if (status == DP_OK)
+        status = dp_safetensors_write(path, views.tensors, views.count, metadata, 1, err);
+    dp_views_clear(&views);
+    free(text);
+    return status;
+}
+
+/* ---- reading: nothing is trusted ---- */
+
+static bool get_count(const json_t *object, const char *key, int64_t *out)
+{
+    const json_t *v = json_object_get(object, key);
+    *out = json_integer_value(v);
+    return json_is_integer(v) && *out >= 0;
+}
+
+static bool get_real(const json_t *object, const char *key, double *out)
+{
+    const json_t *v = json_object_get(object, key);
+    *out = json_number_value(v);
+    return json_is_number(v) && isfinite(*out);
+}
+
+static bool get_flag(const json_t *object, const char *key, bool *out)
+{
+    const json_t *v = json_object_get(object, key);
+    *out = json_is_true(v);
+    return json_is_boolean(v);
+}
+
+static bool get_last(const json_t *json, dp_run_state *s)
+{
+    dp_epoch_summary *e = &s->last;
+    if (json_is_null(json))
+        return true;
+    s->has_last = true;
+    e->validated = json_object_get(json, "valid_loss") != NULL;
+    e->has_accuracy = json_object_get(json, "valid_accuracy") != NULL;
+    return get_count(json, "epoch", &e->epoch) && get_real(json, "train_loss", &e->train_loss) &&
+           get_real(json, "seconds", &e->seconds) &&
+           get_real(json, "samples_per_second", &e->samples_per_second) && get_flag(json, "best", &e->best) &&
+           (!e->validated || get_real(json, "valid_loss", &e->valid_loss)) &&
+           (!e->has_accuracy || get_real(json, "valid_accuracy", &e->valid_accuracy));
+}
+
+static bool get_devices(const json_t *json, dp_run_state *s)
+{
+    if (json_array_size(json) != DP_ENGINE_MAX_DEVICES)
+        return false;
+    for (int k = 0; k < DP_ENGINE_MAX_DEVICES; k++) {
+        const json_t *v = json_array_get(json, (size_t)k);
+        s->device_samples[k] = json_integer_value(v);
+        if (!json_is_integer(v) || s->device_samples[k] < 0)
+            return false;
+    }
+    return true;
+}
+
+static bool get_state(const json_t *json, dp_run_state *s)
+{
+    const json_t *position = json_object_get(json, "position"), *sums = json_object_get(json, "epoch_so_far"),
+                 *log = json_object_get(json, "log"), *best = json_object_get(json, "best");
+    int64_t crc = 0;
+    s->has_best = !json_is_null(best);
+    bool sound = get_count(position, "epoch", &s->epoch) && get_count(position, "batch", &s->batch) &&
+                 get_count(position, "step", &s->step) && get_count(sums, "samples", &s->samples) &&
+                 get_real(sums, "loss_sum", &s->loss_sum) && get_real(sums, "seconds", &s->epoch_seconds) &&
+                 get_real(json, "seconds", &s->seconds) &&
+                 (!s->has_best || get_real(json, "best", &s->best)) &&
+                 get_devices(json_object_get(json, "device_samples"), s) &&
+                 get_last(json_object_get(json, "last"), s) && get_flag(json, "ended", &s->ended) &&
+                 get_count(log, "bytes", &s->log.bytes) && get_count(log, "crc", &crc) && crc <= UINT32_MAX;
+    s->log.crc = (uint32_t)crc;
+    /* An epoch that ended is the one before, or, cut short by a limit of steps, the one under way. */
+    return sound && (s->samples > 0 || s->batch == 0) &&
+           (!s->ended || (s->has_last && s->last.epoch == s->epoch - (s->batch == 0)));
+}
+
+static dp_status get_settings(const json_t *json, dp_settings *out, dp_error *err)
+{
+    if (!json_is_object(json))
+        return dp_fail(err, DP_ERROR_IO, "there are no settings in it");
+    DP_TRY(dp_calloc(json_object_size(json), sizeof *out->list, "settings", &out->list, err));
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)json, key, value)
+    {
+        if (!json_is_string(value))
+            return dp_fail(err, DP_ERROR_IO, "setting '%.100s' is not a text", key);
+        dp_metadata *m = &out->list[out->count++];
+        DP_TRY(dp_strdup(key, &m->key, err));
+        DP_TRY(dp_strdup(json_string_value(value), &m->value, err));
+    }
+    return DP_OK;
+}
+
+static dp_status parse(const json_t *json, dp_run_state *state, dp_settings *settings, dp_error *err)
+{
+    int64_t version;
+    if (!get_count(json, "version", &version))
+        return dp_fail(err, DP_ERROR_IO, "its description is not that of a run");
+    if (version != STATE_VERSION)
+        return dp_fail(err, DP_ERROR_MISMATCH, "it was written by another version of dptrain (format %lld)",
+                       (long long)version);
+    if (!get_state(json, state))
+        return dp_fail(err, DP_ERROR_IO, "its description is not that of a run");
+    return get_settings(json_object_get(json, "settings"), settings, err);
+}
+
+dp_status dp_run_state_parse(const char *text, dp_run_state *state, dp_settings *settings, dp_error *err)
+{
+    *state = (dp_run_state){0};
+    *settings = (dp_settings){0};
+    json_t *json = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+    dp_status status = parse(json, state, settings, err);
+    json_decref(json);
+    if (status != DP_OK)
+        dp_settings_clear(settings);
+    return status;
+}
+
+dp_status dp_run_file_open(const char *path, dp_run_file *out, dp_error *err)
+{
+    *out = (dp_run_file){0};
+    DP_TRY(dp_safetensors_open(path, &out->file, err));
+    dp_status status = dp_strdup(path, &out->path, err);
+    if (status == DP_OK) {
+        const char *text = dp_safetensors_metadata(out->file, "dptrain_state");
+        status = dp_run_state_parse(text ? text : "", &out->state, &out->settings, err);
+        if (status != DP_OK)
+            dp_error_prefix(err, "cannot continue from '%s'", path);
+    }
+    if (status != DP_OK)
+        dp_run_file_close(out);
+    return status;
+}
+
+dp_status dp_run_file_read(const dp_run_file *f, const dp_model *model, dp_run_tensors *t, dp_error *err)
+{
+    DP_TRY(dp_views_read(f->file, f->path, model, model_prefix, &t->model, dp_state_count(model), err));
+    for (int i = 0; i < t->moments; i++) {
+        dp_model_state moment = {.weights = t->moment[i]};
+        DP_TRY(dp_views_read(f->file, f->path, model, moment_prefixes[i], &moment,
+                             dp_model_param_count(model), err));
+    }
+    return DP_OK;
+}
+
+void dp_run_file_close(dp_run_file *file)
+{
+    dp_safetensors_close(file->file);
+    dp_settings_clear(&file->settings);
+    dp_free(file->path);
+    *file = (dp_run_file){0};
+}

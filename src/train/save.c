@@ -1,0 +1,111 @@
+/* What a run leaves behind: its state, the checkpoints of its epochs, its final weights. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/thread.h"
+#include "train/trainer.h"
+
+/* A state with such values could only fail again. */
+static dp_status check_finite(const dp_trainer *t, dp_error *err)
+{
+    const dp_run_tensors *r = &t->tensors;
+    const char *name = dp_views_nonfinite(t->model, &r->model, dp_state_count(t->model)), *what = "value";
+    for (int i = 0; i < r->moments && !name; i++) {
+        const dp_model_state moment = {.weights = r->moment[i]};
+        name = dp_views_nonfinite(t->model, &moment, dp_model_param_count(t->model));
+        what = "optimizer's state";
+    }
+    return name ? dp_fail(err, DP_ERROR_NONFINITE,
+                          "not finite after epoch %lld, batch %lld (step %lld): the %s of '%s'; a lower --lr "
+                          "may help, checkpoints are as they were",
+                          (long long)t->progress.epoch, (long long)t->progress.batch,
+                          (long long)t->progress.step, what, name)
+                : DP_OK;
+}
+
+/* Brings the engine's state to the host. */
+static dp_status fetch(dp_trainer *t, dp_error *err)
+{
+    dp_optimizer_state optimizer = {.moment = {t->tensors.moment[0], t->tensors.moment[1]}};
+    DP_TRY(dp_engine_get_state(t->engine, &t->tensors.model, err));
+    DP_TRY(dp_engine_get_optimizer(t->engine, &optimizer, err));
+    return check_finite(t, err);
+}
+
+dp_status dp_trainer_report(const dp_trainer *t, int index, dp_device_report *out, dp_error *err)
+{
+    DP_TRY(dp_engine_report(t->engine, index, out, err));
+    out->samples += t->samples_before[index];
+    return DP_OK;
+}
+
+static dp_status write_state(dp_trainer *t, dp_error *err)
+{
+    char name[DP_STATE_NAME_SIZE], *path;
+    dp_run_state_name(t->state.step, name);
+    DP_TRY(dp_model_dir_file(t->dir.path, name, &path, err));
+    dp_status status = dp_run_state_write(path, t->model, &t->settings, &t->state, &t->tensors, err);
+    dp_free(path);
+    DP_TRY(status);
+    return dp_model_dir_complete(&t->dir, name, err);
+}
+
+dp_status dp_trainer_save(dp_trainer *t, dp_error *err)
+{
+    if (t->is_saved || !t->config->model_dir)
+        return DP_OK;
+    DP_TRY(fetch(t, err));
+    t->state.seconds = dp_now() - t->began;
+    for (int k = 0; k < dp_engine_devices(t->engine); k++) {
+        dp_device_report report;
+        DP_TRY(dp_trainer_report(t, k, &report, err));
+        t->state.device_samples[k] = report.samples;
+    }
+    DP_TRY(write_state(t, err));
+    t->is_saved = true;
+    return DP_OK;
+}
+
+/* ---- checkpoints ---- */
+
+static dp_status write_weights(dp_trainer *t, const char *path, int64_t epoch, dp_error *err)
+{
+    const dp_dataset_info *d = dp_dataset_info_of(t->train);
+    dp_checkpoint_info info = {.criterion = t->config->engine.criterion,
+                               .pos_weight = t->config->engine.pos_weight,
+                               .normalize_channels = d->normalize_channels,
+                               .data_seed = t->config->data_seed,
+                               .valid_split = t->config->valid_split,
+                               .epoch = epoch};
+    memcpy(info.mean, d->mean, sizeof info.mean);
+    memcpy(info.std, d->std, sizeof info.std);
+    return dp_checkpoint_write(path, t->model, &t->tensors.model, &info, err);
+}
+
+static dp_status write_checkpoint(dp_trainer *t, const char *name, dp_error *err)
+{
+    char *path;
+    DP_TRY(dp_model_dir_file(t->dir.path, name, &path, err));
+    dp_status status = write_weights(t, path, t->state.last.epoch, err);
+    dp_free(path);
+    return status;
+}
+
+dp_status dp_trainer_export(dp_trainer *t, dp_error *err)
+{
+    const dp_epoch_summary *e = &t->state.last;
+    char name[64];
+    if (!t->state.ended || !t->config->model_dir)
+        return DP_OK;
+    snprintf(name, sizeof name, "model_epoch_%lld.safetensors", (long long)e->epoch);
+    DP_TRY(write_checkpoint(t, name, err));
+    if (e->best)
+        DP_TRY(write_checkpoint(t, "model_best.safetensors", err));
+    return t->config->keep > 0 ? dp_model_dir_prune(&t->dir, e->epoch + 1 - t->config->keep, err) : DP_OK;
+}
+
+dp_status dp_trainer_save_final(dp_trainer *t, dp_error *err)
+{
+    return t->config->save ? write_weights(t, t->config->save, -1, err) : DP_OK;
+}

@@ -1,0 +1,265 @@
+/* Before the first step: which state the run begins from, and everything that the steps will need. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/memory.h"
+#include "base/thread.h"
+#include "io/file.h"
+#include "train/trainer.h"
+
+__attribute__((format(printf, 2, 3))) void dp_trainer_note(const dp_trainer *t, const char *format, ...)
+{
+    if (!t->observer || !t->observer->note)
+        return;
+    char text[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    t->observer->note(t->observer->user, text);
+}
+
+/* ---- where to begin ---- */
+
+static bool same_directory(const char *a, const char *b)
+{
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+/* The newest state that the run is to continue from, and its directory; *state NULL: none. */
+static dp_status choose_state(dp_trainer *t, const char **directory, char **state, dp_error *err)
+{
+    const dp_train_config *c = t->config;
+    *state = NULL;
+    *directory = c->resume == DP_RESUME_FROM ? c->resume_from : c->model_dir;
+    if (c->resume != DP_RESUME_NEVER && *directory)
+        DP_TRY(dp_model_dir_newest(*directory, state, err));
+    if (c->resume == DP_RESUME_FROM && !*state)
+        return dp_fail(err, DP_ERROR_IO, "'%s' holds no checkpoint that a run can continue from", *directory);
+    t->elsewhere = *state && c->model_dir && !same_directory(*directory, c->model_dir);
+    bool fresh = c->model_dir && (!*state || t->elsewhere);
+    return fresh && !c->overwrite ? dp_model_dir_check_free(&t->dir, err) : DP_OK;
+}
+
+static dp_status read_state(dp_trainer *t, const char *directory, const char *path, dp_error *err)
+{
+    dp_run_file file;
+    DP_TRY(dp_run_file_open(path, &file, err));
+    t->state = file.state;
+    dp_status status = dp_settings_compare(&file.settings, &t->settings, directory, err);
+    if (status == DP_OK)
+        status = dp_run_file_read(&file, t->model, &t->tensors, err);
+    if (status == DP_OK)
+        status = dp_strdup(directory, &t->resumed_from, err);
+    dp_run_file_close(&file);
+    return status;
+}
+
+static dp_status load_init(dp_trainer *t, dp_error *err)
+{
+    const dp_train_config *c = t->config;
+    dp_load_report r;
+    char stripped[64] = "", kept[64] = "";
+    DP_TRY(dp_weights_load(c->init, t->model, c->init_partial, &t->tensors.model, &r, err));
+    if (r.stripped)
+        snprintf(stripped, sizeof stripped, ", 'module.' stripped from %d names", r.stripped);
+    if (r.skipped)
+        snprintf(kept, sizeof kept, ", %d parameters keep their initial values", r.skipped);
+    dp_trainer_note(t, "loaded %d parameters from '%s'%s%s", r.loaded, c->init, stripped, kept);
+    return DP_OK;
+}
+
+static dp_status make_moments(dp_trainer *t, dp_error *err)
+{
+    t->tensors.moments = dp_optimizer_moments(&t->config->engine.optimizer);
+    for (int i = 0; i < t->tensors.moments; i++)
+        DP_TRY(dp_calloc((size_t)dp_model_elements(t->model), sizeof(float), "the optimizer's state",
+                         &t->tensors.moment[i], err));
+    return DP_OK;
+}
+
+/* A last write that cannot succeed is better known before hours of training. */
+static dp_status check_save(const char *path, dp_error *err)
+{
+    dp_atomic_file *file;
+    DP_TRY(dp_atomic_remove_stale(path, err));
+    DP_TRY(dp_atomic_open(path, &file, err));
+    dp_atomic_abandon(file);
+    return DP_OK;
+}
+
+static dp_status find_log(dp_trainer *t, dp_error *err)
+{
+    const dp_train_config *c = t->config;
+    if (c->log)
+        return dp_strdup(c->log, &t->log_path, err);
+    return c->model_dir ? dp_model_dir_file(c->model_dir, "log.jsonl", &t->log_path, err) : DP_OK;
+}
+
+dp_status dp_trainer_locate(dp_trainer *t, dp_error *err)
+{
+    const dp_train_config *c = t->config;
+    const char *directory;
+    char *state;
+    if (c->model_dir)
+        DP_TRY(dp_model_dir_open(c->model_dir, &t->dir, err));
+    DP_TRY(find_log(t, err));
+    dp_status status = choose_state(t, &directory, &state, err);
+    if (status == DP_OK && (c->model_dir || state)) {
+        status = dp_settings_collect(c, t->model, t->train, t->valid, &t->settings, err);
+        if (status == DP_OK)
+            status = make_moments(t, err);
+    }
+    if (status == DP_OK && state)
+        status = read_state(t, directory, state, err);
+    else if (status == DP_OK && c->init)
+        status = load_init(t, err);
+    dp_free(state);
+    DP_TRY(status);
+    t->is_saved = t->resumed_from && !t->elsewhere;
+    t->has_reached_limit = c->max_steps > 0 && t->state.step >= c->max_steps;
+    t->state.last.epochs = c->epochs;
+    memcpy(t->samples_before, t->state.device_samples, sizeof t->samples_before);
+    return c->save ? check_save(c->save, err) : DP_OK;
+}
+
+bool dp_trainer_is_finished(const dp_trainer *t)
+{
+    return t->resumed_from && !t->elsewhere &&
+           (t->state.epoch >= t->config->epochs || (t->has_reached_limit && t->state.ended));
+}
+
+/* ---- what the steps need ---- */
+
+/* Makes everything that the run's batch sizes need, so that no step has to. */
+static dp_status plan_batches(dp_trainer *t, dp_error *err)
+{
+    const dp_train_config *c = t->config;
+    const dp_dataset *sets[] = {t->train, t->valid};
+    for (int i = 0; i < 2; i++) {
+        if (!sets[i])
+            continue;
+        int64_t samples = dp_dataset_info_of(sets[i])->samples, tail = samples % c->batch_size;
+        if (samples >= c->batch_size)
+            DP_TRY(dp_engine_plan(t->engine, c->batch_size, i == 0, err));
+        if (tail > 0 && !(i == 0 && c->drop_last))
+            DP_TRY(dp_engine_plan(t->engine, tail, i == 0, err));
+    }
+    return DP_OK;
+}
+
+static dp_status fill_engine(dp_trainer *t, dp_error *err)
+{
+    DP_TRY(dp_engine_set_state(t->engine, &t->tensors.model, err));
+    if (!t->resumed_from)
+        return DP_OK;
+    const dp_optimizer_state optimizer = {.updates = t->state.step,
+                                          .moment = {t->tensors.moment[0], t->tensors.moment[1]}};
+    return dp_engine_set_optimizer(t->engine, &optimizer, err);
+}
+
+/* The model_best of the run that continues here stays the best until a better one comes. */
+static dp_status bring_best(const dp_trainer *t, dp_error *err)
+{
+    static const char name[] = "model_best.safetensors";
+    char *from = NULL, *to = NULL;
+    dp_status status = dp_model_dir_file(t->resumed_from, name, &from, err);
+    if (status == DP_OK)
+        status = dp_model_dir_file(t->dir.path, name, &to, err);
+    if (status == DP_OK && dp_file_exists(from))
+        status = dp_file_copy(from, to, err);
+    dp_free(from);
+    dp_free(to);
+    return status;
+}
+
+/* Nothing of an earlier run is touched before all else is known to be well. */
+static dp_status open_files(dp_trainer *t, dp_error *err)
+{
+    bool continues = t->resumed_from && !t->elsewhere;
+    if (t->log_path)
+        DP_TRY(dp_log_open(t->log_path, &t->log, err));
+    if (t->config->model_dir && !continues)
+        DP_TRY(dp_model_dir_clear(&t->dir, err));
+    DP_TRY(dp_log_begin(t->log, continues ? &t->state.log : NULL, err));
+    if (!t->config->model_dir)
+        return DP_OK;
+    if (t->elsewhere)
+        DP_TRY(bring_best(t, err));
+    return t->elsewhere ? DP_OK : dp_trainer_export(t, err);
+}
+
+static void note_split(const dp_trainer *t, const dp_train_start *s, int64_t batch)
+{
+    const dp_train_config *c = t->config;
+    if (s->devices < c->engine.device_count)
+        dp_trainer_note(t, "a batch of %lld uses %d of %d devices: the others sit it out", (long long)batch,
+                        s->devices, c->engine.device_count);
+    if (c->engine.loss_mode != DP_LOSS_REPLICA || c->engine.device_count == 1)
+        return;
+    dp_trainer_note(t, "Was asked to gather along dimension 0, but all input tensors were scalars; will "
+                       "instead unsqueeze and return a vector.");
+    for (int k = 1; k < s->devices; k++)
+        if (s->chunk_sizes[k] != s->chunk_sizes[0]) {
+            dp_trainer_note(
+                t,
+                "loss mode replica with uneven chunks: a mean of means counts samples of small chunks more");
+            break;
+        }
+}
+
+static void tell_start(dp_trainer *t, dp_train_start *s)
+{
+    const dp_train_config *c = t->config;
+    *s = (dp_train_start){.config = c,
+                          .model = t->model,
+                          .train = dp_dataset_info_of(t->train),
+                          .valid = t->valid ? dp_dataset_info_of(t->valid) : NULL,
+                          .batches = dp_loader_batches(t->loader),
+                          .resumed = t->resumed_from != NULL,
+                          .epoch = t->state.epoch,
+                          .batch = t->state.batch,
+                          .step = t->state.step};
+    int64_t batch = s->train->samples < c->batch_size ? s->train->samples : c->batch_size;
+    int64_t sizes[DP_ENGINE_MAX_DEVICES];
+    dp_split_batch(c->engine.split, c->engine.shares, c->engine.device_count, batch, sizes);
+    for (int k = 0; k < c->engine.device_count; k++)
+        if (sizes[k] > 0)
+            s->chunk_sizes[s->devices++] = sizes[k];
+    if (t->observer && t->observer->start)
+        t->observer->start(t->observer->user, s);
+    note_split(t, s, batch);
+    if (t->resumed_from)
+        dp_trainer_note(t, "continuing the run in '%s' at epoch %lld, batch %lld, after %lld steps%s",
+                        t->resumed_from, (long long)t->state.epoch, (long long)t->state.batch,
+                        (long long)t->state.step, c->init ? " (--init is not needed)" : "");
+}
+
+dp_status dp_trainer_start(dp_trainer *t, dp_error *err)
+{
+    const dp_train_config *c = t->config;
+    /* The engine first: memory that copies fast is to be had once a device is open. */
+    DP_TRY(dp_engine_create(t->context, t->model, &c->engine, &t->engine, err));
+    DP_TRY(dp_make_loader(t->context, t->train, c->batch_size, c->workers, c->shuffle, c->drop_last, c->seed,
+                          &t->loader, err));
+    if (t->valid)
+        DP_TRY(dp_make_loader(t->context, t->valid, c->batch_size, c->workers, false, false, 0,
+                              &t->valid_loader, err));
+    if (t->state.batch > dp_loader_batches(t->loader))
+        return dp_fail(err, DP_ERROR_IO, "the checkpoint in '%s' is corrupt: batch %lld of %lld",
+                       t->resumed_from, (long long)t->state.batch, (long long)dp_loader_batches(t->loader));
+    DP_TRY(fill_engine(t, err));
+    DP_TRY(plan_batches(t, err));
+    DP_TRY(open_files(t, err));
+    dp_train_start s;
+    tell_start(t, &s);
+    DP_TRY(dp_log_start(t->log, &s, t->context, err));
+    if (!t->elsewhere)
+        return DP_OK;
+    t->state.log = dp_log_position(t->log);
+    DP_TRY(dp_trainer_save(t, err)); /* from here on the run can continue in its own directory */
+    return dp_trainer_export(t, err);
+}
