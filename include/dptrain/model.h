@@ -140,6 +140,18 @@ int64_t dp_model_elements(const dp_model *model); /* of all parameters */
 int dp_model_input_shape(const dp_model *model, int64_t shape[3]);
 int dp_model_output_shape(const dp_model *model, int64_t shape[3]);
 
+/* What a finished model runs, in order: operations that are fused are one. */
+typedef struct dp_operation_info {
+    const char *kind; /* "conv2d" */
+    char layer[64];   /* whose parameters it has, "layer1.0.conv1"; "" */
+    bool adds, relu;  /* it adds another value, and ends with max(0, .), on the way */
+    int rank;         /* of one sample's result */
+    int64_t shape[3];
+} dp_operation_info;
+
+int dp_model_operation_count(const dp_model *model);
+dp_operation_info dp_model_operation(const dp_model *model, int index);
+
 /* Fills `weights` (dp_model_elements floats) with initial values: a function of seed, parameter and element.
  */
 void dp_model_init_weights(const dp_model *model, uint64_t seed, float *weights);

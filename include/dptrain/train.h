@@ -176,6 +176,18 @@ dp_status dp_train(dp_context *context, const dp_model *model, dp_model_state *s
                    const dp_dataset *valid, const dp_train_config *config, const dp_train_observer *observer,
                    dp_train_summary *summary, dp_error *err);
 
+/* What dp_train would take of each device (peak_bytes, peak_total_bytes), by its own planning but without
+ * taking it. reports: room for DP_ENGINE_MAX_DEVICES. Errors: those of dp_train about devices, data and
+ * batches. */
+dp_status dp_train_memory(dp_context *context, const dp_model *model, const dp_dataset *train,
+                          const dp_dataset *valid, const dp_train_config *config, dp_device_report *reports,
+                          int *devices, dp_error *err);
+/* The largest batch size, up to the configuration's, with which no device would hold more than `bytes`; 0:
+ * none. */
+dp_status dp_train_largest_batch(dp_context *context, const dp_model *model, const dp_dataset *train,
+                                 const dp_dataset *valid, const dp_train_config *config, uint64_t bytes,
+                                 int64_t *batch, dp_error *err);
+
 typedef struct dp_evaluation {
     int64_t samples;
     double loss, accuracy; /* accuracy: 0..1, labels only */

@@ -52,6 +52,8 @@ dp_status cli_integers(const cli_options *o, cli_option option, int64_t low, int
 dp_status cli_numbers(const cli_options *o, cli_option option, double low, double high, int max, double *out,
                       int *count, dp_error *err);
 
+/* A number of bytes from 1 on: digits, perhaps with k, M or G (thousands, as memory is printed) behind. */
+dp_status cli_bytes(const cli_options *o, cli_option option, uint64_t *out, dp_error *err);
 /* Height and width, "224x224". */
 dp_status cli_size(const cli_options *o, cli_option option, int64_t size[2], dp_error *err);
 
@@ -83,6 +85,16 @@ void cli_catch_signals(void);
 /* Has there been one? For a dp_train_observer. */
 bool cli_stop_wanted(void *unused);
 int cli_interrupted_code(void); /* 130 after SIGINT, 143 after SIGTERM */
+
+/* ---- dry_run.c ---- */
+
+/* Prints model, plan, split and memory by device. */
+dp_status cli_dry_run(dp_context *context, const dp_model *model, const dp_dataset *train,
+                      const dp_dataset *valid, const dp_train_config *config, dp_error *err);
+/* DP_ERROR_USAGE if a device would need more than `limit` bytes: which, and the largest batch that fits. */
+dp_status cli_check_memory(dp_context *context, const dp_model *model, const dp_dataset *train,
+                           const dp_dataset *valid, const dp_train_config *config, uint64_t limit,
+                           dp_error *err);
 
 /* ---- progress.c: training as seen on stderr ---- */
 

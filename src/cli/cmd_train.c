@@ -26,6 +26,7 @@ typedef struct training {
     int loss; /* -1: from the data */
     bool scale_lr;
     int64_t per_device, print_freq;
+    uint64_t max_memory; /* of each device; 0: no limit */
 } training;
 
 /* ---- options that need neither devices nor data ---- */
@@ -99,6 +100,7 @@ static dp_status read_loop(training *t, dp_error *err)
     DP_TRY(cli_integer(o, OPT_SEED, 0, INT64_MAX, &seed, err));
     DP_TRY(cli_integer(o, OPT_NUM_WORKERS, 1, 256, &workers, err));
     DP_TRY(cli_integer(o, OPT_PRINT_FREQ, 1, INT64_MAX, &t->print_freq, err));
+    DP_TRY(cli_bytes(o, OPT_MAX_MEMORY, &t->max_memory, err));
     if (c->accumulation_steps == 0)
         c->accumulation_steps = 1;
     c->seed = c->engine.seed = (uint64_t)seed;
@@ -356,6 +358,10 @@ static dp_status train(training *t, int *code, dp_error *err)
                 t->config.engine.device_count);
     t->config.valid_split = t->data.valid_split;
     t->config.data_seed = t->data.seed;
+    if (t->max_memory > 0)
+        DP_TRY(cli_check_memory(t->context, t->model, t->train, t->valid, &t->config, t->max_memory, err));
+    if (cli_given(t->options, OPT_DRY_RUN))
+        return cli_dry_run(t->context, t->model, t->train, t->valid, &t->config, err);
     cli_progress progress;
     cli_progress_init(&progress, quiet, t->print_freq);
     dp_train_observer observer = cli_observer(&progress);

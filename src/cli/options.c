@@ -342,3 +342,24 @@ dp_status cli_size(const cli_options *o, cli_option option, int64_t size[2], dp_
     memcpy(size, got, sizeof got);
     return DP_OK;
 }
+
+dp_status cli_bytes(const cli_options *o, cli_option option, uint64_t *out, dp_error *err)
+{
+    static const char units[] = "kMG";
+    const char *text = o->value[option], *c = text;
+    if (!text)
+        return DP_OK;
+    uint64_t bytes = 0;
+    const uint64_t limit = (uint64_t)1 << 60;
+    for (; *c >= '0' && *c <= '9' && bytes <= limit; c++)
+        bytes = 10 * bytes + (uint64_t)(*c - '0');
+    const char *unit = c > text && *c ? strchr(units, *c) : NULL;
+    for (int i = 0; unit && bytes <= limit && i <= unit - units; i++)
+        bytes *= 1000;
+    if (c == text || c[unit != NULL] || bytes < 1 || bytes > limit)
+        return dp_fail(err, DP_ERROR_USAGE,
+                       "--%s '%s': a number of bytes is needed, like 800000000, 800M or 2G",
+                       specs[option].name, text);
+    *out = bytes;
+    return DP_OK;
+}

@@ -1,6 +1,7 @@
 /* What a finished model says of itself, and its initial weights. */
 #include "nn/graph.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -51,6 +52,25 @@ int dp_model_input_shape(const dp_model *model, int64_t shape[3])
 int dp_model_output_shape(const dp_model *model, int64_t shape[3])
 {
     return shape_of(model, model->output, shape);
+}
+
+int dp_model_operation_count(const dp_model *model)
+{
+    return model->program_count;
+}
+
+dp_operation_info dp_model_operation(const dp_model *model, int index)
+{
+    const dp_node *node = &model->program[index];
+    dp_operation_info info = {.kind = dp_op_kind_name(node->kind),
+                              .adds = node->kind == DP_OP_BATCH_NORM2D && node->inputs > 1,
+                              .relu = node->relu};
+    info.rank = shape_of(model, node->output, info.shape);
+    if (node->params > 0) {
+        const char *name = model->params[node->param[0]].name, *dot = strrchr(name, '.');
+        snprintf(info.layer, sizeof info.layer, "%.*s", dot ? (int)(dot - name) : 0, name);
+    }
+    return info;
 }
 
 void dp_model_init_weights(const dp_model *model, uint64_t seed, float *weights)

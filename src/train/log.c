@@ -8,6 +8,7 @@
 #include <unistd.h>
 #include <zlib.h>
 
+#include "base/json.h"
 #include "base/memory.h"
 #include "io/file.h"
 #include "train/train.h"
@@ -123,33 +124,11 @@ static json_t *text(const char *value)
     return string;
 }
 
-/* Adds to an array or an event. What could not be made or added leaves NULL behind: a line of the log is
- * whole or an error. */
-static void append(json_t **array, json_t *value)
-{
-    if (*array && json_array_append_new(*array, value) == 0)
-        return;
-    if (!*array)
-        json_decref(value);
-    json_decref(*array);
-    *array = NULL;
-}
-
-static void set(json_t **event, const char *key, json_t *value)
-{
-    if (*event && json_object_set_new(*event, key, value) == 0)
-        return;
-    if (!*event)
-        json_decref(value);
-    json_decref(*event);
-    *event = NULL;
-}
-
 static json_t *texts(const char *const *values, int count)
 {
     json_t *array = json_array();
     for (int i = 0; i < count; i++)
-        append(&array, text(values[i]));
+        dp_json_append(&array, text(values[i]));
     return array;
 }
 
@@ -157,7 +136,7 @@ static json_t *integers(const int64_t *values, int count)
 {
     json_t *array = json_array();
     for (int i = 0; i < count; i++)
-        append(&array, json_integer(values[i]));
+        dp_json_append(&array, json_integer(values[i]));
     return array;
 }
 
@@ -190,7 +169,7 @@ static json_t *device_labels(const dp_context *context, const dp_engine_config *
     for (int k = 0; k < engine->device_count; k++) {
         dp_device_info info;
         if (dp_context_device(context, engine->device_ids[k], &info, NULL) == DP_OK)
-            append(&array, json_string(info.label));
+            dp_json_append(&array, json_string(info.label));
     }
     return array;
 }
@@ -221,14 +200,14 @@ dp_status dp_log_start(dp_log *log, const dp_train_start *s, const dp_context *c
         c->lr, "momentum", e->optimizer.momentum, "weight_decay", e->optimizer.weight_decay, "nesterov",
         e->optimizer.nesterov, "seed", (json_int_t)c->seed);
     if (s->valid)
-        set(&event, s->valid->is_test ? "test_samples" : "valid_samples",
-            json_integer((json_int_t)s->valid->samples));
-    set(&event, "split", text(split_names[e->split]));
-    set(&event, "chunk_sizes", integers(s->chunk_sizes, s->devices));
+        dp_json_set(&event, s->valid->is_test ? "test_samples" : "valid_samples",
+                    json_integer((json_int_t)s->valid->samples));
+    dp_json_set(&event, "split", text(split_names[e->split]));
+    dp_json_set(&event, "chunk_sizes", integers(s->chunk_sizes, s->devices));
     if (s->resumed)
-        set(&event, "resumed",
-            json_pack("{s:I, s:I, s:I}", "epoch", (json_int_t)s->epoch, "batch", (json_int_t)s->batch, "step",
-                      (json_int_t)s->step));
+        dp_json_set(&event, "resumed",
+                    json_pack("{s:I, s:I, s:I}", "epoch", (json_int_t)s->epoch, "batch", (json_int_t)s->batch,
+                              "step", (json_int_t)s->step));
     return write_event(log, event, err);
 }
 
@@ -238,9 +217,9 @@ dp_status dp_log_batch(dp_log *log, const dp_train_progress *p, const dp_step_re
         return DP_OK;
     json_t *losses = json_array(), *phases = json_object();
     for (int k = 0; k < r->devices; k++)
-        append(&losses, number(r->device_losses[k]));
+        dp_json_append(&losses, number(r->device_losses[k]));
     for (int i = 0; i < DP_PHASES; i++)
-        set(&phases, dp_phase_name((dp_phase)i), number(r->phase_ms[i]));
+        dp_json_set(&phases, dp_phase_name((dp_phase)i), number(r->phase_ms[i]));
     int64_t samples = 0;
     for (int k = 0; k < r->devices; k++)
         samples += r->chunk_sizes[k];
@@ -260,9 +239,9 @@ dp_status dp_log_epoch(dp_log *log, const dp_epoch_summary *e, dp_error *err)
         json_pack("{s:s, s:I, s:o, s:f, s:f}", "event", "epoch", "epoch", (json_int_t)e->epoch, "train_loss",
                   number(e->train_loss), "seconds", e->seconds, "samples_per_second", e->samples_per_second);
     if (e->validated)
-        set(&event, "valid_loss", number(e->valid_loss));
+        dp_json_set(&event, "valid_loss", number(e->valid_loss));
     if (e->has_accuracy)
-        set(&event, "valid_accuracy", number(e->valid_accuracy));
+        dp_json_set(&event, "valid_accuracy", number(e->valid_accuracy));
     return write_event(log, event, err);
 }
 
@@ -272,7 +251,7 @@ dp_status dp_log_device(dp_log *log, const dp_device_report *r, dp_error *err)
         return DP_OK;
     json_t *peaks = json_object();
     for (int i = 0; i < DP_PURPOSES; i++)
-        set(&peaks, dp_memory_purpose(i), json_integer((json_int_t)r->peak_bytes[i]));
+        dp_json_set(&peaks, dp_memory_purpose(i), json_integer((json_int_t)r->peak_bytes[i]));
     json_t *event = json_pack("{s:s, s:s, s:I, s:f, s:o, s:I}", "event", "device", "device", r->device,
                               "samples", (json_int_t)r->samples, "busy_fraction", r->busy_fraction,
                               "peak_bytes", peaks, "peak_total_bytes", (json_int_t)r->peak_total_bytes);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json.h"
 #include "base/memory.h"
 #include "train/train.h"
 
@@ -18,7 +19,7 @@ static json_t *settings_json(const dp_settings *settings)
 {
     json_t *json = json_object();
     for (int i = 0; i < settings->count; i++)
-        json_object_set_new(json, settings->list[i].key, json_string(settings->list[i].value));
+        dp_json_set(&json, settings->list[i].key, json_string(settings->list[i].value));
     return json;
 }
 
@@ -30,10 +31,10 @@ static json_t *last_json(const dp_run_state *s)
     json_t *json =
         json_pack("{s:I, s:f, s:f, s:f, s:b}", "epoch", (json_int_t)e->epoch, "train_loss", e->train_loss,
                   "seconds", e->seconds, "samples_per_second", e->samples_per_second, "best", e->best);
-    if (json && e->validated)
-        json_object_set_new(json, "valid_loss", json_real(e->valid_loss));
-    if (json && e->has_accuracy)
-        json_object_set_new(json, "valid_accuracy", json_real(e->valid_accuracy));
+    if (e->validated)
+        dp_json_set(&json, "valid_loss", json_real(e->valid_loss));
+    if (e->has_accuracy)
+        dp_json_set(&json, "valid_accuracy", json_real(e->valid_accuracy));
     return json;
 }
 
@@ -41,7 +42,7 @@ static json_t *device_json(const dp_run_state *s)
 {
     json_t *json = json_array();
     for (int k = 0; k < DP_ENGINE_MAX_DEVICES; k++)
-        json_array_append_new(json, json_integer((json_int_t)s->device_samples[k]));
+        dp_json_append(&json, json_integer((json_int_t)s->device_samples[k]));
     return json;
 }
 

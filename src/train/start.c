@@ -134,23 +134,6 @@ bool dp_trainer_is_finished(const dp_trainer *t)
 
 /* ---- what the steps need ---- */
 
-/* Makes everything that the run's batch sizes need, so that no step has to. */
-static dp_status plan_batches(dp_trainer *t, dp_error *err)
-{
-    const dp_train_config *c = t->config;
-    const dp_dataset *sets[] = {t->train, t->valid};
-    for (int i = 0; i < 2; i++) {
-        if (!sets[i])
-            continue;
-        int64_t samples = dp_dataset_info_of(sets[i])->samples, tail = samples % c->batch_size;
-        if (samples >= c->batch_size)
-            DP_TRY(dp_engine_plan(t->engine, c->batch_size, i == 0, err));
-        if (tail > 0 && !(i == 0 && c->drop_last))
-            DP_TRY(dp_engine_plan(t->engine, tail, i == 0, err));
-    }
-    return DP_OK;
-}
-
 static dp_status fill_engine(dp_trainer *t, dp_error *err)
 {
     DP_TRY(dp_engine_set_state(t->engine, &t->tensors.model, err));
@@ -252,7 +235,7 @@ dp_status dp_trainer_start(dp_trainer *t, dp_error *err)
         return dp_fail(err, DP_ERROR_IO, "the checkpoint in '%s' is corrupt: batch %lld of %lld",
                        t->resumed_from, (long long)t->state.batch, (long long)dp_loader_batches(t->loader));
     DP_TRY(fill_engine(t, err));
-    DP_TRY(plan_batches(t, err));
+    DP_TRY(dp_plan_batches(t->engine, t->train, t->valid, c, err));
     DP_TRY(open_files(t, err));
     dp_train_start s;
     tell_start(t, &s);

@@ -164,6 +164,12 @@ dp_engine_config dp_with_all_devices(const dp_context *context, const dp_engine_
 dp_status dp_check_fit(const dp_model *model, const dp_engine_config *config, const dp_dataset *dataset,
                        dp_error *err);
 
+/* ---- memory.c ---- */
+
+/* Makes everything that the run's batch sizes need, so that no step has to. */
+dp_status dp_plan_batches(dp_engine *engine, const dp_dataset *train, const dp_dataset *valid,
+                          const dp_train_config *config, dp_error *err);
+
 /* ---- evaluate.c ---- */
 
 /* Evaluates on an engine that exists, through a loader over the data set. *stopped (with a result that is
