@@ -10,10 +10,12 @@
 #include "cpu/internal.h"
 #include "cpu/layout.h"
 #include "cpu/thin_conv.h"
+#include "cpu/winograd.h"
 
 typedef struct conv_op {
     dp_cpu_op common;
-    dp_dnnl_conv *conv;
+    dp_dnnl_conv *conv;    /* NULL where our own Winograd is used */
+    dp_winograd winograd;  /* which transforms the weights at each call: packed_bytes is 0 */
     int given_tag, in_tag; /* how the input comes and how the primitives want it */
     dp_thin_conv thin;
     bool use_thin;
@@ -66,8 +68,12 @@ static dp_status conv_forward(dp_op *op, const dp_op_args *args, dp_error *err)
         dp_cpu_between(threads, shape, c->given_tag, c->in_tag, in, copy);
         in = copy;
     }
-    return dp_dnnl_conv_forward(c->conv, in, args->packed, op->desc.params > 1 ? args->param[1] : NULL,
-                                args->out, args->workspace, err);
+    const float *bias = op->desc.params > 1 ? args->param[1] : NULL;
+    if (c->conv)
+        return dp_dnnl_conv_forward(c->conv, in, args->packed, bias, args->out, args->workspace, err);
+    dp_winograd_forward(threads, &c->winograd, in, args->param[0], bias, op->desc.relu, args->out,
+                        args->workspace);
+    return DP_OK;
 }
 
 static dp_status input_gradient(dp_op *op, const dp_op_args *args, dp_error *err)
@@ -75,8 +81,12 @@ static dp_status input_gradient(dp_op *op, const dp_op_args *args, dp_error *err
     conv_op *c = op->state;
     bool same = c->given_tag == c->in_tag;
     void *target = same ? args->in_gradient[0] : (char *)args->workspace + c->in_gradient_copy;
-    DP_TRY(
-        dp_dnnl_conv_backward_data(c->conv, args->out_gradient, args->packed, target, args->workspace, err));
+    if (c->conv)
+        DP_TRY(dp_dnnl_conv_backward_data(c->conv, args->out_gradient, args->packed, target, args->workspace,
+                                          err));
+    else
+        dp_winograd_backward_data(c->common.device->threads, &c->winograd, args->out_gradient, args->param[0],
+                                  target, args->workspace);
     if (!same)
         dp_cpu_between(c->common.device->threads, &op->desc.in[0], c->in_tag, c->given_tag, target,
                        args->in_gradient[0]);
@@ -102,6 +112,11 @@ static dp_status conv_backward(dp_op *op, const dp_op_args *args, dp_error *err)
     if (!dw && !db)
         return DP_OK;
     char *workspace = args->workspace;
+    if (!c->conv) {
+        dp_winograd_backward_weights(threads, &c->winograd, in, args->out_gradient, dw, db, args->accumulate,
+                                     workspace);
+        return DP_OK;
+    }
     float *dw_target = dw && !args->accumulate ? dw : (float *)(workspace + c->weights_copy);
     float *db_target = db && !args->accumulate ? db : (float *)(workspace + c->bias_copy);
     DP_TRY(
@@ -168,17 +183,41 @@ static bool convertible(int from, int to)
     return from == to || from == DP_CPU_PLAIN || to == DP_CPU_PLAIN;
 }
 
+/* The library's Winograd is for AVX-512 and the order blocked by 16, which is tried first. Where it comes to
+ * the order blocked by 8, our own takes its place. */
+static bool own_winograd(conv_op *c, const dp_dnnl_conv_config *config, layout_pair pair)
+{
+    c->winograd = (dp_winograd){.batch = config->batch,
+                                .in_channels = config->in_channels,
+                                .in_height = config->in_height,
+                                .in_width = config->in_width,
+                                .out_channels = config->out_channels,
+                                .out_height = config->out_height,
+                                .out_width = config->out_width,
+                                .padding = {config->padding[0], config->padding[1]}};
+    return config->winograd && pair.in == DP_CPU_BLOCKED8 && pair.out == DP_CPU_BLOCKED8 &&
+           dp_winograd_fits(&c->winograd, config->kernel, config->stride);
+}
+
+/* *found is left false where there is no fast code for this pair. */
 static dp_status try_pair(conv_op *c, dp_cpu_device *device, dp_dnnl_conv_config *config, layout_pair pair,
-                          bool reference, dp_dnnl_conv_sizes *sizes, dp_error *err)
+                          bool reference, dp_dnnl_conv_sizes *sizes, bool *found, dp_error *err)
 {
     config->in_tag = pair.in;
     config->out_tag = pair.out;
     c->thin = thin_shape(config);
     c->use_thin =
         c->weights_wanted && !config->backward_data && pair.in == DP_CPU_PLAIN && dp_thin_conv_fits(&c->thin);
-    config->backward_weights = c->weights_wanted && !c->use_thin;
     c->in_tag = pair.in;
-    return dp_dnnl_conv_create(device->dnnl, config, reference, &c->conv, sizes, err);
+    if (own_winograd(c, config, pair)) {
+        *sizes = (dp_dnnl_conv_sizes){.scratch = dp_winograd_workspace(&c->winograd, device->threads)};
+        *found = true;
+        return DP_OK;
+    }
+    config->backward_weights = c->weights_wanted && !c->use_thin;
+    DP_TRY(dp_dnnl_conv_create(device->dnnl, config, reference, &c->conv, sizes, err));
+    *found = c->conv != NULL;
+    return DP_OK;
 }
 
 static dp_status choose(conv_op *c, dp_cpu_device *device, dp_dnnl_conv_config *config,
@@ -187,12 +226,14 @@ static dp_status choose(conv_op *c, dp_cpu_device *device, dp_dnnl_conv_config *
     bool few = config->in_channels <= FEW_CHANNELS;
     const layout_pair *pairs = few ? few_channels : many_channels;
     size_t count = few ? sizeof few_channels / sizeof *pairs : sizeof many_channels / sizeof *pairs;
-    for (size_t i = 0; i < count && !c->conv; i++)
+    bool found = false;
+    for (size_t i = 0; i < count && !found; i++)
         if (convertible(c->given_tag, pairs[i].in))
-            DP_TRY(try_pair(c, device, config, pairs[i], false, sizes, err));
-    if (!c->conv)
-        DP_TRY(try_pair(c, device, config, (layout_pair){DP_CPU_PLAIN, DP_CPU_PLAIN}, true, sizes, err));
-    if (!c->conv)
+            DP_TRY(try_pair(c, device, config, pairs[i], false, sizes, &found, err));
+    if (!found)
+        DP_TRY(
+            try_pair(c, device, config, (layout_pair){DP_CPU_PLAIN, DP_CPU_PLAIN}, true, sizes, &found, err));
+    if (!found)
         return dp_fail(err, DP_ERROR_DEVICE, "oneDNN has no code for this convolution");
     return DP_OK;
 }
