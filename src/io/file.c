@@ -3,7 +3,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -168,8 +167,10 @@ static bool is_stale(const char *entry, const char *name)
     const char *digits = entry + length + sizeof mark - 1;
     char *end;
     long process = strtol(digits, &end, 10);
-    return *digits >= '1' && *digits <= '9' && !*end && process <= INT32_MAX &&
-           kill((pid_t)process, 0) != 0 && errno == ESRCH;
+    char running[40];
+    snprintf(running, sizeof running, "/proc/%ld", process);
+    return *digits >= '1' && *digits <= '9' && !*end && dp_file_exists("/proc/self") &&
+           !dp_file_exists(running);
 }
 
 dp_status dp_atomic_remove_stale(const char *path, dp_error *err)

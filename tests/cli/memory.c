@@ -50,7 +50,7 @@ END_TEST
 /* The batch that the refusal names is taken, the next one is not. */
 START_TEST(the_largest_batch_that_fits_is_named)
 {
-    const run *r = dptrain(SMALL "--max-memory 650k");
+    const run *r = dptrain(SMALL "--quiet --max-memory 650k");
     assert_fails(r, 2, "more than --max-memory of 650.0 kB; the largest --batch-size that fits is ");
     int largest = atoi(strstr(r->err, "fits is ") + strlen("fits is "));
     ck_assert(largest > 0 && largest < 16);
@@ -58,7 +58,7 @@ START_TEST(the_largest_batch_that_fits_is_named)
     assert_succeeds(dptrain(SMALL "--max-memory 650k --batch-size %d --quiet", largest));
     assert_fails(dptrain(SMALL "--max-memory 650k --batch-size %d --quiet --model-dir b", largest + 1), 2,
                  "the largest --batch-size that fits is");
-    assert_fails(dptrain(SMALL "--max-memory 1k"), 2, "no batch size would fit");
+    assert_fails(dptrain(SMALL "--quiet --max-memory 1k"), 2, "no batch size would fit");
     assert_succeeds(dptrain(SMALL "--max-memory 1G --quiet --model-dir c"));
 }
 END_TEST
