@@ -150,8 +150,7 @@ END_TEST
 START_TEST(a_checkpoint_that_lies_about_its_model_is_refused)
 {
     static const char *const descriptions[] = {
-        "{\\\"model\\\":\\\"linear\\\",\\\"input\\\":[9223372036854775807,9,9],\\\"outputs\\\":"
-        "9223372036854775807}",
+        "{\\\"model\\\":\\\"linear\\\",\\\"input\\\":[9223372036854775807,9,9],\\\"outputs\\\":10}",
         "{\\\"model\\\":\\\"lenett\\\",\\\"input\\\":[1,28,28],\\\"outputs\\\":10}",
         "{\\\"model\\\":\\\"lenet\\\",\\\"input\\\":[1,1,1],\\\"outputs\\\":10}",
         "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[",
