@@ -126,7 +126,7 @@ dp_status dp_replica_begin_step(dp_replica *r, const void *argument, dp_error *e
         if (job->update)
             DP_TRY(finish_update(r, job, err));
     }
-    return dp_mark_phase(r, DP_PHASE_OPTIMIZER, false, err); /* the end of the last span */
+    return dp_mark_phase(r, DP_PHASE_OPTIMIZER, true, err); /* the end of the last span */
 }
 
 dp_status dp_replica_end_step(dp_replica *r, const void *argument, dp_error *err)

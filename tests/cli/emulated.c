@@ -104,7 +104,7 @@ START_TEST(the_table_is_for_people)
     assert_contains(r->out, "00000000:1B:00.0 GPU-");
     assert_contains(r->out, "unknown");
     assert_contains(r->out, "CUDA_VISIBLE_DEVICES is 2,0, CUDA_DEVICE_ORDER is not set\n");
-    assert_contains(r->out, "\ncuda:1        no ");
+    assert_contains(r->out, " no ");
     assert_lacks(r->out, "cuda:2");
     assert_lacks(r->out, " yes ");
     assert_lacks(r->out, "share hardware");
@@ -311,8 +311,8 @@ static int phase_of(const char *name)
     return -1;
 }
 
-/* Outside a step a device waits, or sends for its next chunk; in a step there is always a phase, and a phase
- * may hold a wait for another device. */
+/* Outside a step a device waits, or sends for its next chunk; in a step there is always a phase. A phase may
+ * hold a wait, and the last one, when all is queued, the next chunk. */
 static void assert_nested(const timeline *t, const char *name)
 {
     if (t->depth == 0)
@@ -322,7 +322,9 @@ static void assert_nested(const timeline *t, const char *name)
         ck_assert_msg(strcmp(t->open[0], "step") == 0 && phase_of(name) > 0, "range '%s' in '%s'", name,
                       t->open[0]);
     else
-        ck_assert_msg(t->depth == 2 && strcmp(name, "wait") == 0, "range '%s' in '%s'", name, t->open[1]);
+        ck_assert_msg(t->depth == 2 && (strcmp(name, "wait") == 0 || (strcmp(name, "scatter") == 0 &&
+                                                                      strcmp(t->open[1], "optimizer") == 0)),
+                      "range '%s' in '%s'", name, t->open[1]);
 }
 
 static timeline *find_timeline(timeline *timelines, int thread)
@@ -364,7 +366,8 @@ static void read_record(timeline *timelines, int seen[PHASES], int *steps, int *
         } else {
             ck_assert_str_eq(name, "stream");
             ck_assert_msg(strncmp(of, "cuda:", 5) == 0 &&
-                              (strcmp(of + 6, " compute") == 0 || strcmp(of + 6, " copy") == 0),
+                              (strcmp(of + 6, " compute") == 0 || strcmp(of + 6, " copy") == 0 ||
+                               strcmp(of + 6, " input") == 0),
                           "stream '%s'", of);
             ++*streams;
         }
@@ -388,11 +391,11 @@ START_TEST(ranges_nest_and_bear_the_names_of_the_phases)
         threads += timelines[i].named;
     }
     ck_assert_int_eq(threads, 2);
-    ck_assert_int_eq(streams, 4);
+    ck_assert_int_eq(streams, 2 * 3);
     ck_assert_int_eq(steps, 2 * 2 * (3 + 1)); /* devices, epochs, batches of training and of validation */
     for (int p = 0; p < PHASES; p++)
         ck_assert_msg(seen[p] > 0, "no range '%s'", phases[p]);
-    ck_assert_int_eq(seen[phase_of("reduce")], 2 * 3); /* the primary's */
+    ck_assert_int_ge(seen[phase_of("reduce")], 2 * 3); /* the primary's, between parts of backward too */
 }
 END_TEST
 
