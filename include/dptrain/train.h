@@ -62,12 +62,18 @@ typedef struct dp_load_report {
     int skipped;  /* with partial: what the model has and the file had not, or had in another shape */
 } dp_load_report;
 
-/* Fills weights and buffers from a file by name (a counter that it lacks is left as it is). A "module." that
- * starts a name (or follows a dot) and is not in the model's is stripped. DP_ERROR_MISMATCH lists missing,
- * unexpected and mis-shaped names; with partial what fits is loaded, and only a file of which nothing fits is
- * an error. */
+/* Fills weights and buffers from a file, safetensors or PyTorch's .pt, by name (a counter that it lacks is
+ * left as it is). A "module." that starts a name (or follows a dot) and is not in the model's is stripped.
+ * DP_ERROR_MISMATCH lists missing, unexpected and mis-shaped names; with partial what fits is loaded, and
+ * only a file of which nothing fits is an error. */
 dp_status dp_weights_load(const char *path, const dp_model *model, bool partial, dp_model_state *state,
                           dp_load_report *report, dp_error *err);
+
+/* Writes the weights of one file into another: a file from torch.save becomes safetensors or, by the name of
+ * `to` (.pt or .pth), a zip archive that torch.load reads; safetensors become such an archive, without their
+ * metadata. `to` is whole or as it was. *tensors and *bytes say how many there were. DP_ERROR_USAGE for a
+ * name that ends otherwise, DP_ERROR_MISMATCH for what is to become what it is. */
+dp_status dp_weights_convert(const char *from, const char *to, int *tensors, uint64_t *bytes, dp_error *err);
 
 /* ---- training ---- */
 

@@ -31,6 +31,15 @@ void dp_error_prefix(dp_error *err, const char *format, ...)
              old);
 }
 
+void dp_error_one_line(dp_error *err)
+{
+    if (!err)
+        return;
+    for (char *c = err->message; *c; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7f)
+            *c = '?';
+}
+
 const char *dp_version(void)
 {
     return DP_VERSION;

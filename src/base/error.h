@@ -11,6 +11,9 @@ __attribute__((format(printf, 3, 4))) dp_status dp_fail(dp_error *err, dp_status
 /* Puts "prefix: " before the message that is already there; used to add where it happened. */
 __attribute__((format(printf, 2, 3))) void dp_error_prefix(dp_error *err, const char *format, ...);
 
+/* Names come from files: the message stays one line of printable text whatever they held. */
+void dp_error_one_line(dp_error *err);
+
 /* Returns the status of a failing call from the current function. */
 #define DP_TRY(call)                       \
     do {                                   \

@@ -12,7 +12,9 @@
 
 /* ---- options.c ---- */
 
-typedef enum cli_command { CLI_TRAIN = 1, CLI_EVAL = 2, CLI_DEVICES = 4 } cli_command;
+typedef enum cli_command { CLI_TRAIN = 1, CLI_EVAL = 2, CLI_DEVICES = 4, CLI_CONVERT = 8 } cli_command;
+
+enum { CLI_MAX_FILES = 2 };
 
 /* The options of all commands: options.def is the one place where they are listed. */
 typedef enum cli_option {
@@ -24,7 +26,9 @@ typedef enum cli_option {
 
 typedef struct cli_options {
     cli_command command;
-    const char *value[OPT_COUNT]; /* NULL: not given; flags: "" */
+    const char *value[OPT_COUNT];     /* NULL: not given; flags: "" */
+    const char *files[CLI_MAX_FILES]; /* arguments that are no options, where the command takes any */
+    int file_count;
 } cli_options;
 
 /* Parses what follows the command's name. DP_ERROR_USAGE names the option, with the nearest known one. */
@@ -74,6 +78,8 @@ void cli_print_variables(FILE *out);
 
 /* ---- paths.c ---- */
 
+/* Are these the same file, or would they be if they existed? */
+bool cli_same_file(const char *a, const char *b);
 /* No output (--save, --log) may be written over an input (--init, --data), over the other, or under a name
  * that the run uses in model_dir. */
 dp_status cli_check_files(const cli_options *o, const char *model_dir, const char *data_source,
@@ -119,5 +125,6 @@ void cli_print_summary(const dp_train_summary *summary);
 dp_status cli_train(int argc, char **argv, int *code, dp_error *err);
 dp_status cli_eval(int argc, char **argv, dp_error *err);
 dp_status cli_devices(int argc, char **argv, dp_error *err);
+dp_status cli_convert(int argc, char **argv, dp_error *err);
 
 #endif

@@ -30,15 +30,17 @@ static void print_usage(void)
            "torch.nn.DataParallel.\n\n"
            "  train    train a model\n"
            "  eval     loss and accuracy of a checkpoint\n"
-           "  devices  the devices of this machine and the links between them\n\n"
+           "  devices  the devices of this machine and the links between them\n"
+           "  convert  weights between PyTorch's .pt and safetensors\n\n"
            "dptrain COMMAND --help lists a command's options; --version prints the version.\n");
 }
 
 static dp_status run(int argc, char **argv, int *code, dp_error *err)
 {
-    static const char *const commands[] = {"train", "eval", "devices"};
+    static const char *const commands[] = {"train", "eval", "devices", "convert"};
     if (argc < 2)
-        return dp_fail(err, DP_ERROR_USAGE, "a command is needed: train, eval or devices; --help says more");
+        return dp_fail(err, DP_ERROR_USAGE,
+                       "a command is needed: train, eval, devices or convert; --help says more");
     const char *command = argv[1];
     if (strcmp(command, "--help") == 0) {
         print_usage();
@@ -54,6 +56,8 @@ static dp_status run(int argc, char **argv, int *code, dp_error *err)
         return cli_eval(argc, argv, err);
     if (strcmp(command, "devices") == 0)
         return cli_devices(argc, argv, err);
+    if (strcmp(command, "convert") == 0)
+        return cli_convert(argc, argv, err);
     const char *near = dp_nearest_name(command, commands, sizeof commands / sizeof *commands);
     if (near)
         return dp_fail(err, DP_ERROR_USAGE, "unknown command '%s'; did you mean '%s'?", command, near);

@@ -20,7 +20,34 @@ static const option_spec specs[OPT_COUNT] = {
 #undef X
 };
 
+/* What the help says first, and how many files a command takes beside its options. */
+static const struct {
+    cli_command command;
+    const char *usage, *purpose;
+    int files;
+} commands[] = {
+    {CLI_TRAIN, "train [options]",
+     "Trains a model on all devices, with the arithmetic of torch.nn.DataParallel.", 0},
+    {CLI_EVAL, "eval --init FILE [options]",
+     "Loss and accuracy of a checkpoint; model and normalisation are read from it.", 0},
+    {CLI_DEVICES, "devices [options]",
+     "The devices of this machine, their memory, and the links between them, measured.", 0},
+    {CLI_CONVERT, "convert IN OUT",
+     "Weights between PyTorch's .pt or .pth and .safetensors; OUT's name says which it\nbecomes. Of a .pt "
+     "the state "
+     "dict is read, and nothing in it is executed.",
+     2},
+};
+
 enum { MAX_OPTION_NAME = 64 };
+
+static int row_of(cli_command command)
+{
+    int row = 0;
+    while (commands[row].command != command)
+        row++;
+    return row;
+}
 
 static bool belongs(int option, cli_command command)
 {
@@ -57,13 +84,28 @@ static void option_name(const char *argument, char name[MAX_OPTION_NAME])
     name[n] = 0;
 }
 
+/* An argument that is no option: a file, if the command takes one more. */
+static dp_status take_file(const char *argument, cli_options *out, dp_error *err)
+{
+    int row = row_of(out->command);
+    if (commands[row].files == 0 || argument[0] == '-')
+        return dp_fail(err, DP_ERROR_USAGE, "unexpected argument '%s': options start with --", argument);
+    if (out->file_count == commands[row].files)
+        return dp_fail(err, DP_ERROR_USAGE, "unexpected argument '%s': usage is dptrain %s", argument,
+                       commands[row].usage);
+    out->files[out->file_count++] = argument;
+    return DP_OK;
+}
+
 dp_status cli_parse(cli_command command, int argc, char **argv, cli_options *out, dp_error *err)
 {
     *out = (cli_options){.command = command};
     for (int i = 0; i < argc; i++) {
         const char *argument = argv[i];
-        if (strncmp(argument, "--", 2) != 0 || !argument[2])
-            return dp_fail(err, DP_ERROR_USAGE, "unexpected argument '%s': options start with --", argument);
+        if (strncmp(argument, "--", 2) != 0 || !argument[2]) {
+            DP_TRY(take_file(argument, out, err));
+            continue;
+        }
         char name[MAX_OPTION_NAME];
         option_name(argument, name);
         int option = find_option(command, name);
@@ -135,18 +177,9 @@ static void print_option(int option)
 
 void cli_print_help(cli_command command)
 {
-    if (command == CLI_TRAIN)
-        printf("usage: dptrain train [options]\n\nTrains a model on all devices, with the arithmetic of "
-               "torch.nn.DataParallel.\n"
-               "Defaults stand in brackets.\n");
-    else if (command == CLI_DEVICES)
-        printf("usage: dptrain devices [options]\n\nThe devices of this machine, their memory, and the links "
-               "between them, measured.\n"
-               "Defaults stand in brackets.\n");
-    else
-        printf("usage: dptrain eval --init FILE [options]\n\nLoss and accuracy of a checkpoint; model and "
-               "normalisation are read from it.\n"
-               "Defaults stand in brackets.\n");
+    int row = row_of(command);
+    printf("usage: dptrain %s\n\n%s\nDefaults stand in brackets.\n", commands[row].usage,
+           commands[row].purpose);
     const int count = sizeof groups / sizeof *groups;
     for (int g = 0; g < count; g++) {
         int end = g + 1 < count ? (int)groups[g + 1].first : OPT_COUNT;

@@ -322,17 +322,6 @@ static dp_status parse_stream(dp_safetensors *file, bool *named, dp_error *err)
     return status;
 }
 
-/* Names come from the file: a message stays one line of printable text whatever they hold. */
-static void keep_to_one_line(dp_error *err)
-{
-    if (!err)
-        return;
-    for (char *c = err->message; *c; c++) {
-        if ((unsigned char)*c < 0x20 || *c == 0x7f)
-            *c = '?';
-    }
-}
-
 /* Passes a file that was read well on to *out, or frees it. */
 static dp_status hand_over(dp_safetensors *file, dp_status status, const char *name, dp_safetensors **out,
                            dp_error *err)
@@ -342,7 +331,7 @@ static dp_status hand_over(dp_safetensors *file, dp_status status, const char *n
         return DP_OK;
     }
     if (name) {
-        keep_to_one_line(err);
+        dp_error_one_line(err);
         dp_error_prefix(err, "cannot read '%s'", name);
     }
     dp_safetensors_close(file);

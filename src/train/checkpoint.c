@@ -9,6 +9,7 @@
 
 #include "base/memory.h"
 #include "io/safetensors.h"
+#include "io/weights_file.h"
 #include "train/train.h"
 
 const char *const dp_loss_names[] = {"cross_entropy", "bce_with_logits", "mse", "l1", NULL};
@@ -93,9 +94,9 @@ dp_status dp_checkpoint_write(const char *path, const dp_model *model, const dp_
 /* ---- reading ---- */
 
 /* A number that fills its whole text; *out keeps its default where there is none. */
-static bool read_real(const dp_safetensors *file, const char *key, double *out)
+static bool read_real(const dp_weights_file *file, const char *key, double *out)
 {
-    const char *text = dp_safetensors_metadata(file, key);
+    const char *text = dp_weights_file_metadata(file, key);
     if (!text)
         return true;
     char *end;
@@ -103,9 +104,9 @@ static bool read_real(const dp_safetensors *file, const char *key, double *out)
     return end != text && !*end && isfinite(*out);
 }
 
-static bool read_count(const dp_safetensors *file, const char *key, uint64_t *out)
+static bool read_count(const dp_weights_file *file, const char *key, uint64_t *out)
 {
-    const char *text = dp_safetensors_metadata(file, key);
+    const char *text = dp_weights_file_metadata(file, key);
     if (!text)
         return true;
     char *end;
@@ -143,17 +144,17 @@ static bool read_normalization(const char *text, dp_checkpoint_info *info)
     return sound;
 }
 
-static dp_status read_info(const dp_safetensors *file, const char *path, dp_checkpoint_info *info,
+static dp_status read_info(const dp_weights_file *file, const char *path, dp_checkpoint_info *info,
                            dp_error *err)
 {
     *info = (dp_checkpoint_info){.pos_weight = 1, .valid_split = 0.15, .epoch = -1};
     uint64_t epoch = INT64_MAX; /* none */
-    const char *loss = dp_safetensors_metadata(file, "loss");
+    const char *loss = dp_weights_file_metadata(file, "loss");
     int kind = 0;
     while (loss && dp_loss_names[kind] && strcmp(dp_loss_names[kind], loss) != 0)
         kind++;
     bool sound = dp_loss_names[kind] &&
-                 read_normalization(dp_safetensors_metadata(file, "normalization"), info) &&
+                 read_normalization(dp_weights_file_metadata(file, "normalization"), info) &&
                  read_real(file, "pos_weight", &info->pos_weight) &&
                  read_real(file, "valid_split", &info->valid_split) && read_count(file, "epoch", &epoch) &&
                  read_count(file, "data_seed", &info->data_seed) && info->pos_weight > 0 &&
@@ -169,15 +170,23 @@ static dp_status read_info(const dp_safetensors *file, const char *path, dp_chec
 dp_status dp_checkpoint_open(const char *path, dp_model **model, dp_checkpoint_info *info, dp_error *err)
 {
     *model = NULL;
-    dp_safetensors *file;
-    DP_TRY(dp_safetensors_open(path, &file, err));
-    const char *description = dp_safetensors_metadata(file, "model");
-    dp_status status =
-        description ? read_info(file, path, info, err)
-                    : dp_fail(err, DP_ERROR_MISMATCH,
-                              "'%s' does not say which model it is for: it was not written by dptrain", path);
+    dp_weights_file *file;
+    DP_TRY(dp_weights_file_open(path, &file, err));
+    const char *description = dp_weights_file_metadata(file, "model");
+    dp_status status = DP_OK;
+    if (dp_weights_file_is_torch(file))
+        status =
+            dp_fail(err, DP_ERROR_MISMATCH,
+                    "'%s' does not say which model it is for: files of PyTorch's hold weights alone; train "
+                    "with --init '%s' and a --model, or evaluate a checkpoint of dptrain's",
+                    path, path);
+    else if (!description)
+        status = dp_fail(err, DP_ERROR_MISMATCH,
+                         "'%s' does not say which model it is for: it was not written by dptrain", path);
+    else
+        status = read_info(file, path, info, err);
     if (status == DP_OK)
         status = dp_model_from_description(description, model, err);
-    dp_safetensors_close(file);
+    dp_weights_file_close(file);
     return status;
 }

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "io/safetensors.h"
+#include "io/weights_file.h"
 #include "train/train.h"
 
 enum { MAX_NAME = 512, MAX_LISTED = 6 };
@@ -36,7 +36,7 @@ typedef struct name_list {
 
 typedef struct loader_state {
     const dp_model *model;
-    const dp_safetensors *file;
+    const dp_weights_file *file;
     dp_model_state *state;
     int count;                /* of the state's entries */
     const dp_tensor **source; /* by entry */
@@ -126,8 +126,8 @@ static void note_shape(loader_state *s, const dp_tensor *t, const dp_state_entry
 
 static dp_status match_all(loader_state *s, const char *path, dp_error *err)
 {
-    for (int k = 0; k < dp_safetensors_count(s->file); k++) {
-        const dp_tensor *t = dp_safetensors_at(s->file, k);
+    for (int k = 0; k < dp_weights_file_count(s->file); k++) {
+        const dp_tensor *t = dp_weights_file_at(s->file, k);
         bool stripped, renamed;
         int i = match(s, t->name, &stripped, &renamed);
         if (i < 0) {
@@ -194,8 +194,8 @@ static dp_status load(loader_state *s, const char *path, bool partial, dp_error 
 dp_status dp_weights_load(const char *path, const dp_model *model, bool partial, dp_model_state *state,
                           dp_load_report *report, dp_error *err)
 {
-    dp_safetensors *file;
-    DP_TRY(dp_safetensors_open(path, &file, err));
+    dp_weights_file *file;
+    DP_TRY(dp_weights_file_open(path, &file, err));
     loader_state s = {.model = model, .file = file, .state = state, .count = dp_state_count(model)};
     dp_status status = dp_calloc((size_t)s.count, sizeof(dp_tensor *), "loading", &s.source, err);
     if (status == DP_OK)
@@ -205,6 +205,6 @@ dp_status dp_weights_load(const char *path, const dp_model *model, bool partial,
     *report = s.report;
     dp_free(s.source);
     dp_free(s.renamed);
-    dp_safetensors_close(file);
+    dp_weights_file_close(file);
     return status;
 }

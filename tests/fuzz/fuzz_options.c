@@ -43,7 +43,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     cli_options options;
     dp_error err = {0};
     dp_data_config config;
-    dp_status status = cli_parse(text[0] % 2 ? CLI_TRAIN : CLI_EVAL, count, arguments, &options, &err);
+    dp_status status = cli_parse(text[0] == 'c' ? CLI_CONVERT
+                                 : text[0] % 2  ? CLI_TRAIN
+                                                : CLI_EVAL,
+                                 count, arguments, &options, &err);
     fuzz_check(status, &err);
     if (status == DP_OK) {
         read_values(&options);
