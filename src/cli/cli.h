@@ -3,16 +3,18 @@
 #define DP_CLI_CLI_H
 
 #include <float.h>
+#include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 
 #include "base/error.h"
+#include "dptrain/bench.h"
 #include "dptrain/train.h"
 
 /* ---- options.c ---- */
 
-typedef enum cli_command { CLI_TRAIN = 1, CLI_EVAL = 2, CLI_DEVICES = 4 } cli_command;
+typedef enum cli_command { CLI_TRAIN = 1, CLI_EVAL = 2, CLI_DEVICES = 4, CLI_BENCH = 8 } cli_command;
 
 /* The options of all commands: options.def is the one place where they are listed. */
 typedef enum cli_option {
@@ -57,6 +59,8 @@ dp_status cli_size(const cli_options *o, cli_option option, int64_t size[2], dp_
 
 /* ---- setup.c: what the commands have in common ---- */
 
+/* --device, --logical-devices, --threads-per-device, --precision. */
+dp_status cli_context_config(const cli_options *o, dp_context_config *out, dp_error *err);
 /* Opens the devices and fills config->device_ids (into ids) and device_count. */
 dp_status cli_open_devices(const cli_options *o, dp_context **context, int ids[DP_ENGINE_MAX_DEVICES],
                            dp_engine_config *config, dp_error *err);
@@ -66,16 +70,71 @@ dp_status cli_data_config(const cli_options *o, dp_data_config *out, dp_error *e
 dp_status cli_check_split(const cli_options *o, const dp_dataset *valid, dp_error *err);
 /* On stderr: the start-up table, and PyTorch's warning if the devices are unlike. */
 void cli_print_devices(const dp_context *context, const dp_engine_config *config);
+/* Devices that share hardware, or are emulated. */
+bool cli_times_prove_nothing(const dp_context *context, const dp_engine_config *config);
 /* The two variables that decide which GPU has which number. */
 extern const char *const cli_cuda_variables[2];
 void cli_print_variables(FILE *out);
 
+/* ---- model.c: the model and the split of its batches ---- */
+
+enum { CLI_MAX_CLASSES = 1 << 24 };
+
+/* --model, --model-type and what belongs to them; outputs is 0 without --num-classes. */
+dp_status cli_model_config(const cli_options *o, dp_model_config *m, dp_model_traits *traits, dp_error *err);
+/* --split and --conv. count: of the shares, 0 for other splits; they are checked when the devices are known.
+ */
+dp_status cli_split(const cli_options *o, dp_engine_config *e, double shares[DP_ENGINE_MAX_DEVICES],
+                    int *count, dp_error *err);
+dp_status cli_check_shares(const cli_options *o, const dp_engine_config *e, int shares, dp_error *err);
+dp_status cli_output_device(const cli_options *o, dp_engine_config *e, dp_error *err);
+
+/* The model as it takes synthetic data: its usual shape and number of classes unless --size and --num-classes
+ * say otherwise; and the criterion of its targets. Owner of the model: the caller. */
+dp_status cli_synthetic_model(const cli_options *o, dp_model **out, dp_loss_kind *criterion, dp_error *err);
+/* --model list: prints the names. */
+bool cli_list_models(const cli_options *o);
+
+/* ---- json.c: NULL when memory runs out, which json_pack and cli_write_json pass on ---- */
+
+json_t *cli_phases_json(const double ms[DP_PHASES]);
+json_t *cli_memory_json(const dp_device_report *report); /* peaks by purpose */
+json_t *cli_json_list(int count, json_t *(*item)(const void *from, int index), const void *from);
+/* Takes over the object. */
+dp_status cli_write_json(json_t *json, FILE *file, dp_error *err);
+
+/* ---- outputs.c: files for results, found to be writable before the work begins ---- */
+
+typedef struct cli_output {
+    FILE *file; /* NULL: not asked for */
+    const char *option, *path;
+    bool created; /* it was not there before */
+} cli_output;
+
+/* Leaves what the file holds as it is. DP_OK and no file where the option was not given. */
+dp_status cli_output_open(const cli_options *o, cli_option option, const char *name, cli_output *out,
+                          dp_error *err);
+/* Empties the file, so that the result can be written. */
+dp_status cli_output_begin(cli_output *out, dp_error *err);
+dp_status cli_output_close(cli_output *out, dp_error *err);
+/* After a failure: removes a file that was not there before. Harmless after cli_output_close. */
+void cli_output_abandon(cli_output *out);
+
 /* ---- paths.c ---- */
+
+bool cli_same_file(const char *a, const char *b);
 
 /* No output (--save, --log) may be written over an input (--init, --data), over the other, or under a name
  * that the run uses in model_dir. */
 dp_status cli_check_files(const cli_options *o, const char *model_dir, const char *data_source,
                           dp_error *err);
+
+/* ---- signals.c ---- */
+
+void cli_catch_signals(void);
+/* Has there been one? For a dp_train_observer. */
+bool cli_stop_wanted(void *unused);
+int cli_interrupted_code(void); /* 130 after SIGINT, 143 after SIGTERM */
 
 /* ---- progress.c: training as seen on stderr ---- */
 
@@ -93,11 +152,15 @@ void cli_progress_break(cli_progress *progress);
 /* ---- tables.c: results on stdout ---- */
 
 void cli_print_summary(const dp_train_summary *summary);
+/* "activations 10.0 MB, parameters 6.7 MB": the two purposes that take most; returns buffer. */
+char *cli_most_memory(const dp_device_report *report, char *buffer, size_t size);
 
 /* ---- commands: of the whole command line; each returns DP_OK or describes its failure ---- */
 
+/* *code: the exit code after DP_OK, if it is not 0. */
 dp_status cli_train(int argc, char **argv, dp_error *err);
 dp_status cli_eval(int argc, char **argv, dp_error *err);
 dp_status cli_devices(int argc, char **argv, dp_error *err);
+dp_status cli_bench(int argc, char **argv, int *code, dp_error *err);
 
 #endif

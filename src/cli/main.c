@@ -30,15 +30,17 @@ static void print_usage(void)
            "torch.nn.DataParallel.\n\n"
            "  train    train a model\n"
            "  eval     loss and accuracy of a checkpoint\n"
+           "  bench    training speed of several devices against one\n"
            "  devices  the devices of this machine and the links between them\n\n"
            "dptrain COMMAND --help lists a command's options; --version prints the version.\n");
 }
 
-static dp_status run(int argc, char **argv, dp_error *err)
+static dp_status run(int argc, char **argv, int *code, dp_error *err)
 {
-    static const char *const commands[] = {"train", "eval", "devices"};
+    static const char *const commands[] = {"train", "eval", "bench", "devices"};
     if (argc < 2)
-        return dp_fail(err, DP_ERROR_USAGE, "a command is needed: train, eval or devices; --help says more");
+        return dp_fail(err, DP_ERROR_USAGE,
+                       "a command is needed: train, eval, bench or devices; --help says more");
     const char *command = argv[1];
     if (strcmp(command, "--help") == 0) {
         print_usage();
@@ -52,6 +54,8 @@ static dp_status run(int argc, char **argv, dp_error *err)
         return cli_train(argc, argv, err);
     if (strcmp(command, "eval") == 0)
         return cli_eval(argc, argv, err);
+    if (strcmp(command, "bench") == 0)
+        return cli_bench(argc, argv, code, err);
     if (strcmp(command, "devices") == 0)
         return cli_devices(argc, argv, err);
     const char *near = dp_nearest_name(command, commands, sizeof commands / sizeof *commands);
@@ -84,12 +88,13 @@ int main(int argc, char **argv)
     signal(SIGPIPE, SIG_IGN); /* a closed pipe and a file at its size limit are failed writes, */
     signal(SIGXFSZ, SIG_IGN); /* reported like any other */
     dp_error err = {0};
-    dp_status status = run(argc, argv, &err);
+    int code = 0;
+    dp_status status = run(argc, argv, &code, &err);
     if (status == DP_OK && (fflush(stdout) != 0 || ferror(stdout)))
         status = dp_fail(&err, DP_ERROR_IO, "cannot write to standard output: %s", strerror(errno));
     if (status != DP_OK) {
         fflush(stdout);
         print_error(&err);
     }
-    return exit_code(status);
+    return status == DP_OK ? code : exit_code(status);
 }

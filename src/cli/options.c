@@ -135,18 +135,23 @@ static void print_option(int option)
 
 void cli_print_help(cli_command command)
 {
-    if (command == CLI_TRAIN)
-        printf("usage: dptrain train [options]\n\nTrains a model on all devices, with the arithmetic of "
-               "torch.nn.DataParallel.\n"
-               "Defaults stand in brackets.\n");
-    else if (command == CLI_DEVICES)
-        printf("usage: dptrain devices [options]\n\nThe devices of this machine, their memory, and the links "
-               "between them, measured.\n"
-               "Defaults stand in brackets.\n");
-    else
-        printf("usage: dptrain eval --init FILE [options]\n\nLoss and accuracy of a checkpoint; model and "
-               "normalisation are read from it.\n"
-               "Defaults stand in brackets.\n");
+    static const struct {
+        cli_command command;
+        const char *usage, *text;
+    } heads[] = {
+        {CLI_TRAIN, "train", "Trains a model on all devices, with the arithmetic of torch.nn.DataParallel."},
+        {CLI_EVAL, "eval --init FILE",
+         "Loss and accuracy of a checkpoint; model and normalisation are read from it."},
+        {CLI_BENCH, "bench",
+         "How fast all devices train against one of them, by batch size, and what the time\nof a step goes "
+         "to."},
+        {CLI_DEVICES, "devices",
+         "The devices of this machine, their memory, and the links between them, measured."},
+    };
+    for (size_t i = 0; i < sizeof heads / sizeof *heads; i++)
+        if (heads[i].command == command)
+            printf("usage: dptrain %s [options]\n\n%s\nDefaults stand in brackets.\n", heads[i].usage,
+                   heads[i].text);
     const int count = sizeof groups / sizeof *groups;
     for (int g = 0; g < count; g++) {
         int end = g + 1 < count ? (int)groups[g + 1].first : OPT_COUNT;

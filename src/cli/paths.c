@@ -23,7 +23,7 @@ static bool full_path(const char *path, char out[PATH_MAX])
     return snprintf(out, PATH_MAX, "%s/%s", resolved, name) < PATH_MAX;
 }
 
-static bool same_file(const char *a, const char *b)
+bool cli_same_file(const char *a, const char *b)
 {
     struct stat x, y;
     if (stat(a, &x) == 0 && stat(b, &y) == 0)
@@ -44,7 +44,7 @@ static bool reserved(const char *path, const char *model_dir, bool is_log)
         strcmp(name, "model_best.safetensors") != 0 && fnmatch("model_epoch_*.safetensors", name, 0) != 0)
         return false;
     char own[PATH_MAX];
-    return snprintf(own, sizeof own, "%s/%s", model_dir, name) < (int)sizeof own && same_file(path, own);
+    return snprintf(own, sizeof own, "%s/%s", model_dir, name) < (int)sizeof own && cli_same_file(path, own);
 }
 
 dp_status cli_check_files(const cli_options *o, const char *model_dir, const char *data_source, dp_error *err)
@@ -64,14 +64,14 @@ dp_status cli_check_files(const cli_options *o, const char *model_dir, const cha
         if (!*out->path)
             return dp_fail(err, DP_ERROR_USAGE, "%s needs the name of a file", out->option);
         for (int k = 0; k < 2; k++)
-            if (inputs[k].path && same_file(out->path, inputs[k].path))
+            if (inputs[k].path && cli_same_file(out->path, inputs[k].path))
                 return dp_fail(err, DP_ERROR_USAGE, "%s '%s' would be written over the file of %s",
                                out->option, out->path, inputs[k].option);
         if (reserved(out->path, model_dir, out->path == log))
             return dp_fail(err, DP_ERROR_USAGE, "%s '%s' is a name that the run itself uses in '%s'",
                            out->option, out->path, model_dir);
     }
-    if (save && log && same_file(save, log))
+    if (save && log && cli_same_file(save, log))
         return dp_fail(err, DP_ERROR_USAGE, "--save and --log name the same file, '%s'", save);
     return DP_OK;
 }

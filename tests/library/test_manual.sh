@@ -47,7 +47,7 @@ for command in $commands; do
             tr -d '":' | tr -s ' \n' '\n' | grep .)"
 done
 # No option of the table is lost on the way to the help.
-table=$(grep -oE 'X\(OPT_[A-Z0-9_]+, "[a-z0-9-]+"' src/cli/options.def | sed 's/.*"\(.*\)"/--\1/')
+table=$(grep -oE 'X\(OPT_[A-Z0-9_]+, "[a-z0-9-]+"' src/cli/options.def | sed 's/.*"\(.*\)"/--\1/' | sort -u)
 same 'every option of the table belongs to a command' "$table" \
     "$(for command in $commands; do options "$command"; done | sort -u)"
 
