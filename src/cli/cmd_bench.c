@@ -101,7 +101,7 @@ static void print_times(const benchmark *b)
            b->config.weak ? "weak" : "strong", b->config.steps);
     char all[32];
     snprintf(all, sizeof all, "%d devices, ms/step", devices(b));
-    printf("%6s %-22s %-22s %9s %8s %10s\n", "batch", "one device, ms/step", all, "samples/s", "speed-up",
+    printf("%6s %-20s %-20s %10s %8s %10s\n", "batch", "one device, ms/step", all, "samples/s", "speed-up",
            "efficiency");
     for (int i = 0; i < b->count; i++) {
         const dp_bench_row *r = &b->rows[i];
@@ -109,11 +109,12 @@ static void print_times(const benchmark *b)
         printf("%6lld ", (long long)r->batch_size);
         for (int s = 0; s < 2; s++) {
             char range[32];
-            snprintf(range, sizeof range, "(%.3g-%.3g)", times[s]->low_ms, times[s]->high_ms);
-            printf("%7.2f %-14s ", times[s]->ms_per_step, range);
+            int digits = times[s]->high_ms < 10 ? 2 : times[s]->high_ms < 100 ? 1 : 0;
+            snprintf(range, sizeof range, "(%.*f-%.*f)", digits, times[s]->low_ms, digits, times[s]->high_ms);
+            printf("%7.2f %-12s ", times[s]->ms_per_step, range);
         }
         char rate[32];
-        printf("%9s %8.2f %8.0f %%\n",
+        printf("%10s %8.2f %8.0f %%\n",
                dp_format_count((int64_t)(r->parallel.samples_per_second + 0.5), rate, sizeof rate),
                r->speedup, 100 * r->efficiency);
     }
@@ -274,8 +275,8 @@ static dp_status bench(benchmark *b, int *code, dp_error *err)
     DP_TRY(cli_synthetic_model(b->options, &b->model, &b->config.engine.criterion, err));
     b->config.model = b->model;
     b->config.stop = cli_stop_wanted;
-    DP_TRY(check(b, shares, err));
     DP_TRY(open_outputs(b, err));
+    DP_TRY(check(b, shares, err));
     DP_TRY(dp_calloc((size_t)b->count, sizeof *b->rows, "the results", &b->rows, err));
     cli_catch_signals();
     for (int i = 0; i < b->count; i++) {
