@@ -88,6 +88,34 @@ int64_t dp_bench_break_even(const dp_bench_row *rows, int count);
  * that phase's part of it, in a step. */
 dp_phase dp_bench_costliest_phase(const dp_bench_row *row, bool weak, double *ms);
 
+/* ---- what a link and a model allow ---- */
+
+/* How weights and gradients travel between the devices once a step. */
+typedef enum dp_topology {
+    DP_TOPOLOGY_STAR, /* the primary sends to each device in turn, and adds what each sends back */
+    DP_TOPOLOGY_TREE, /* who has the weights sends them on: a binomial tree, and the same back */
+    DP_TOPOLOGY_RING, /* every device sends to the next, a share at a time (ring all-reduce) */
+    DP_TOPOLOGIES
+} dp_topology;
+
+const char *dp_topology_name(dp_topology topology);
+
+typedef struct dp_cost_model {
+    double compute_ms;       /* of a step on one device */
+    double parameter_bytes;  /* weights, and as many of gradients */
+    double bytes_per_second; /* of a link, one way at a time */
+} dp_cost_model;
+
+/* Milliseconds that a step's transfers take between so many devices, nothing hidden behind computing and no
+ * latency: with t = parameter_bytes / bytes_per_second, star 2 (N - 1) t, tree 2 ceil(log2 N) t, ring
+ * 2 (N - 1)/N t (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
+ * 2009). */
+double dp_cost_transfer_ms(const dp_cost_model *model, dp_topology topology, int devices);
+/* Milliseconds of a step: compute_ms / N (strong scaling) or compute_ms (weak), and the transfers. */
+double dp_cost_step_ms(const dp_cost_model *model, dp_topology topology, int devices, bool weak);
+/* How much more samples a second than one device. */
+double dp_cost_speedup(const dp_cost_model *model, dp_topology topology, int devices, bool weak);
+
 DP_END_DECLARATIONS
 
 #endif

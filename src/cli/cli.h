@@ -14,7 +14,13 @@
 
 /* ---- options.c ---- */
 
-typedef enum cli_command { CLI_TRAIN = 1, CLI_EVAL = 2, CLI_DEVICES = 4, CLI_BENCH = 8 } cli_command;
+typedef enum cli_command {
+    CLI_TRAIN = 1,
+    CLI_EVAL = 2,
+    CLI_DEVICES = 4,
+    CLI_BENCH = 8,
+    CLI_EXPLAIN = 16
+} cli_command;
 
 /* The options of all commands: options.def is the one place where they are listed. */
 typedef enum cli_option {
@@ -32,6 +38,7 @@ typedef struct cli_options {
 /* Parses what follows the command's name. DP_ERROR_USAGE names the option, with the nearest known one. */
 dp_status cli_parse(cli_command command, int argc, char **argv, cli_options *out, dp_error *err);
 void cli_print_help(cli_command command);
+const char *cli_option_name(cli_option option); /* without the dashes */
 bool cli_given(const cli_options *o, cli_option option);
 
 /* Bounds of a number that excludes 0 or 1, as near to them as a double can be. */
@@ -162,5 +169,7 @@ dp_status cli_train(int argc, char **argv, dp_error *err);
 dp_status cli_eval(int argc, char **argv, dp_error *err);
 dp_status cli_devices(int argc, char **argv, dp_error *err);
 dp_status cli_bench(int argc, char **argv, int *code, dp_error *err);
+dp_status cli_explain(int argc, char **argv, dp_error *err);
+void cli_print_lessons(void); /* for its help */
 
 #endif

@@ -31,16 +31,17 @@ static void print_usage(void)
            "  train    train a model\n"
            "  eval     loss and accuracy of a checkpoint\n"
            "  bench    training speed of several devices against one\n"
+           "  explain  lessons: the split, the loss, the imbalance, the speed\n"
            "  devices  the devices of this machine and the links between them\n\n"
            "dptrain COMMAND --help lists a command's options; --version prints the version.\n");
 }
 
 static dp_status run(int argc, char **argv, int *code, dp_error *err)
 {
-    static const char *const commands[] = {"train", "eval", "bench", "devices"};
+    static const char *const commands[] = {"train", "eval", "bench", "explain", "devices"};
     if (argc < 2)
         return dp_fail(err, DP_ERROR_USAGE,
-                       "a command is needed: train, eval, bench or devices; --help says more");
+                       "a command is needed: train, eval, bench, explain or devices; --help says more");
     const char *command = argv[1];
     if (strcmp(command, "--help") == 0) {
         print_usage();
@@ -56,6 +57,8 @@ static dp_status run(int argc, char **argv, int *code, dp_error *err)
         return cli_eval(argc, argv, err);
     if (strcmp(command, "bench") == 0)
         return cli_bench(argc, argv, code, err);
+    if (strcmp(command, "explain") == 0)
+        return cli_explain(argc, argv, err);
     if (strcmp(command, "devices") == 0)
         return cli_devices(argc, argv, err);
     const char *near = dp_nearest_name(command, commands, sizeof commands / sizeof *commands);

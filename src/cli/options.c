@@ -85,6 +85,11 @@ dp_status cli_parse(cli_command command, int argc, char **argv, cli_options *out
     return DP_OK;
 }
 
+const char *cli_option_name(cli_option option)
+{
+    return specs[option].name;
+}
+
 bool cli_given(const cli_options *o, cli_option option)
 {
     return o->value[option] != NULL;
@@ -145,6 +150,8 @@ void cli_print_help(cli_command command)
         {CLI_BENCH, "bench",
          "How fast all devices train against one of them, by batch size, and what the time\nof a step goes "
          "to."},
+        {CLI_EXPLAIN, "explain LESSON",
+         "Lessons with figures measured or computed here and now, by the engine that trains."},
         {CLI_DEVICES, "devices",
          "The devices of this machine, their memory, and the links between them, measured."},
     };
@@ -152,6 +159,8 @@ void cli_print_help(cli_command command)
         if (heads[i].command == command)
             printf("usage: dptrain %s [options]\n\n%s\nDefaults stand in brackets.\n", heads[i].usage,
                    heads[i].text);
+    if (command == CLI_EXPLAIN)
+        cli_print_lessons();
     const int count = sizeof groups / sizeof *groups;
     for (int g = 0; g < count; g++) {
         int end = g + 1 < count ? (int)groups[g + 1].first : OPT_COUNT;
