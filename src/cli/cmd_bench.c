@@ -275,10 +275,10 @@ static dp_status bench(benchmark *b, int *code, dp_error *err)
     DP_TRY(cli_synthetic_model(b->options, &b->model, &b->config.engine.criterion, err));
     b->config.model = b->model;
     b->config.stop = cli_stop_wanted;
+    cli_catch_signals(); /* from here on there are files to remove */
     DP_TRY(open_outputs(b, err));
     DP_TRY(check(b, shares, err));
     DP_TRY(dp_calloc((size_t)b->count, sizeof *b->rows, "the results", &b->rows, err));
-    cli_catch_signals();
     for (int i = 0; i < b->count; i++) {
         show_progress(b, i);
         dp_status status = dp_bench_compare(&b->config, b->batches[i], &b->rows[i], err);

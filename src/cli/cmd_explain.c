@@ -20,7 +20,7 @@ static const struct lesson {
     {"loss-average",
      "why a loss can depend on the number of devices",
      explain_loss_average,
-     {OPT_DEVICE, OPT_HELP}},
+     {OPT_DEVICE, OPT_THREADS, OPT_HELP}},
     {"imbalance",
      "why the first device is the busiest, and what helps",
      explain_imbalance,
@@ -33,7 +33,7 @@ static const struct lesson {
     {"device-ids",
      "why device_ids=[2,3] fails in PyTorch",
      explain_device_ids,
-     {OPT_DEVICE, OPT_LOGICAL_DEVICES, OPT_HELP}},
+     {OPT_DEVICE, OPT_LOGICAL_DEVICES, OPT_THREADS, OPT_HELP}},
     {"accumulation",
      "what accumulating gradients saves, and what it costs",
      explain_accumulation,
@@ -173,12 +173,13 @@ void explain_warn(const explain_devices *d)
         printf("note: these devices share hardware or are emulated: the times prove nothing\n");
 }
 
-void explain_bar(double value, double full, int width)
+int explain_bar(double value, double full, int width)
 {
     int length = full > 0 ? (int)lround(value / full * width) : 0;
     length = length < 0 ? 0 : length > width ? width : length;
-    for (int i = 0; i < width; i++)
-        putchar(i < length ? '#' : ' ');
+    for (int i = 0; i < length; i++)
+        putchar('#');
+    return length;
 }
 
 void explain_say(const char *label, const char *text)

@@ -33,8 +33,8 @@ void explain_warn(const explain_devices *d); /* if times prove nothing: a line t
 /* A value for an option that was not given. */
 void explain_default(cli_options *o, cli_option option, const char *value);
 
-/* A bar of value / full of so many columns; what is not bar is blank. */
-void explain_bar(double value, double full, int width);
+/* A bar of value / full of so many columns; returns its length. */
+int explain_bar(double value, double full, int width);
 /* "label: text" in lines of at most 80 columns, those after the first indented. */
 void explain_say(const char *label, const char *text);
 dp_status explain_json(json_t *json, dp_error *err); /* to stdout; takes it over */

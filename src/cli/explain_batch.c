@@ -20,7 +20,7 @@ static dp_status climb(ladder *l, const cli_options *given, dp_error *err)
 {
     static const int64_t usual[] = {2, 4, 8, 16, 32, 64, 128, 256, 512};
     cli_options o = *given;
-    int64_t steps = 15;
+    int64_t steps = dp_bench_defaults().steps;
     if (!cli_given(&o, OPT_MODEL_TYPE))
         explain_default(&o, OPT_MODEL, "mlp");
     l->config = dp_bench_defaults();
@@ -79,18 +79,19 @@ static void print_text(const ladder *l, const char *verdict)
     printf("When does a second device slow training down?\n\n%s, %d steps each, in turns,\n",
            dp_model_name(l->model), l->config.steps);
     explain_print_devices(&l->devices);
-    printf("\n\n  %6s %12s %12s %9s  %*s\n", "batch", "one, ms", "all, ms", "speed-up", one + 3, "even: |");
+    printf("\n\n  %6s %12s %12s %9s  up to | is one device's speed\n", "batch", "one, ms", "all, ms",
+           "speed-up");
     for (int i = 0; i < l->count; i++) {
         const dp_bench_row *r = &l->rows[i];
         printf("  %6lld %12.3f %12.3f %9.2f  ", (long long)r->batch_size, r->single.ms_per_step,
                r->parallel.ms_per_step, r->speedup);
-        explain_bar(r->speedup < 1 ? r->speedup : 1, 1, one);
-        putchar('|');
+        int length = explain_bar(r->speedup < 1 ? r->speedup : 1, 1, one);
+        printf("%*s|", one - length, "");
         explain_bar(r->speedup > 1 ? r->speedup - 1 : 0, most - 1, width - one);
         printf("\n");
     }
     printf("\nComputing shrinks with the chunks; moving weights, gradients and outputs and\n"
-           "handing over do not. Below some batch there is too little to share.\n");
+           "handing over do not. Below some batch there is too little to share.\n\n");
     explain_say("verdict", verdict);
     explain_say("what to do",
                 "a larger batch (with its learning rate), fewer devices, or --accumulation-steps; "

@@ -98,7 +98,7 @@ static dp_status prepare(imbalance *m, const cli_options *given, dp_error *err)
 {
     cli_options o = *given;
     int output;
-    int64_t steps = 10;
+    int64_t steps = dp_bench_defaults().steps;
     bool large = !cli_given(&o, OPT_MODEL) && !cli_given(&o, OPT_MODEL_TYPE);
     if (large) {
         explain_default(&o, OPT_MODEL, "mlp");
@@ -162,22 +162,26 @@ static void judge(const imbalance *m, char *text, size_t size)
 {
     const setting *gather = &m->settings[0], *best = gather;
     char name[320], bytes[32];
-    double more, mean = 0;
-    for (int k = 0; k < m->devices.count; k++)
-        mean += (double)gather->row.device[k].peak_total_bytes / m->devices.count;
+    double more, memory = 0, busy = 0;
+    for (int k = 0; k < m->devices.count; k++) {
+        memory += (double)gather->row.device[k].peak_total_bytes / m->devices.count;
+        busy += gather->row.device[k].busy_fraction / m->devices.count;
+    }
     int purpose = heaviest_purpose(m, gather, &more);
     for (int i = 1; i < SETTINGS; i++)
         if (m->settings[i].memory_factor < best->memory_factor)
             best = &m->settings[i];
     name_setting(m, best, name, sizeof name);
-    int n = snprintf(text, size, "in gather mode %s takes %.2f times the mean memory", m->devices.label[0],
-                     (double)gather->row.device[0].peak_total_bytes / mean);
+    int n = snprintf(text, size,
+                     "in gather mode %s is %.2f times as busy as the mean and takes %.2f times its memory",
+                     m->devices.label[0], busy > 0 ? gather->row.device[0].busy_fraction / busy : 0,
+                     (double)gather->row.device[0].peak_total_bytes / memory);
     if (more > 0)
         n += snprintf(text + n, size - (size_t)n, ", most of the excess for %s (%s)",
                       dp_memory_purpose(purpose), dp_format_bytes((uint64_t)more, bytes, sizeof bytes));
     snprintf(text + n, size - (size_t)n,
-             best == gather ? "; none of the other settings is more even"
-                            : "; the most even is %s, %.2f times",
+             best == gather ? "; no other setting is more even in memory"
+                            : "; the most even in memory is %s, %.2f times",
              name, best->memory_factor);
 }
 
@@ -228,11 +232,14 @@ static void print_text(const imbalance *m, const char *verdict)
         }
     }
     printf("Parameters Gradients Optimizer Buffers Activations Inputs outputs gathered: o\n"
-           "Loss Staging Workspace\n");
+           "Loss Staging Workspace\n\n");
     explain_say("verdict", verdict);
-    explain_say("what to do",
-                "the criterion in the replicas (--loss-mode global keeps the loss of one device), another "
-                "--output-device, or a smaller first share by --split");
+    bool even = m->settings[0].memory_factor < 1.1 && m->settings[0].busy_factor < 1.1;
+    explain_say("what to do", even
+                                  ? "nothing: with this model the load is even enough"
+                                  : "the criterion in the replicas (--loss-mode global keeps the loss of one "
+                                    "device), another --output-device, or a smaller first share by --split");
+    printf("a U-Net for comparison: --model unet16 --width 8 --filters 8 --batch-size 8\n");
     explain_warn(&m->devices);
 }
 

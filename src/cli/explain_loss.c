@@ -88,6 +88,7 @@ static void print_text(const averages *a, const char *verdict)
     line("second", "0.8 alone", two->device_losses[1]);
     line("", "mean of these two", two->loss);
     line("", "mean of all three", a->result[DP_LOSS_GLOBAL][1].loss);
+    printf("\n");
     explain_say("verdict", verdict);
     explain_say("what to do",
                 "--loss-mode gather (PyTorch's usual way), or global, which moves less to the output "

@@ -176,14 +176,14 @@ static void print_prediction(const speedup *s)
            s->model.bytes_per_second / 1e9);
     printf("step = compute / N (strong scaling; weak: compute) + transfers; P bytes at B:\n"
            "  star 2 (N-1) P/B    tree 2 ceil(log2 N) P/B    ring 2 (N-1)/N P/B\n\n"
-           "  devices  strong: star  tree  ring   weak: star  tree  ring   strong, star\n");
+           "  devices strong: star  tree  ring weak: star  tree  ring  strong, star\n");
     for (int i = 0; i < row_count(s); i++) {
         int n = row_devices(s, i);
         printf("  %7d", n);
         for (int weak = 0; weak < 2; weak++)
             for (int t = 0; t < DP_TOPOLOGIES; t++)
-                printf("%*.2f", t ? 6 : weak ? 13 : 14, dp_cost_speedup(&s->model, (dp_topology)t, n, weak));
-        printf("   |");
+                printf("%*.2f", t ? 6 : weak ? 11 : 13, dp_cost_speedup(&s->model, (dp_topology)t, n, weak));
+        printf("  |");
         explain_bar(dp_cost_speedup(&s->model, DP_TOPOLOGY_STAR, n, false), (double)s->devices, 18);
         printf("\n");
     }
@@ -198,7 +198,7 @@ static void print_check(const speedup *s)
     explain_print_devices(&s->on);
     printf(":\n");
     for (int i = 0; i < 2; i++)
-        printf("  %-6s  one device %7.2f ms; predicted %7.2f ms, measured %7.2f ms, error %+.0f %%\n",
+        printf("  %-6s  one %7.2f ms; predicted %7.2f ms, measured %7.2f ms: error %+.0f %%\n",
                s->runs[i].weak ? "weak" : "strong", s->runs[i].single_ms, s->runs[i].predicted_ms,
                s->runs[i].measured_ms, 100 * s->runs[i].error);
 }
@@ -208,8 +208,8 @@ static void print_roberta(void)
     const dp_cost_model m = roberta_model();
     printf("\na tutorial's RoBERTa-large, two epochs of text classification on RTX 3090s:\n"
            "  measured there: one %.0f s, two %.0f s, two with gradient accumulation %.0f s\n"
-           "  assumed: %.0f M parameters, float32, PCIe 4 x16 (%.1f GB/s), star: %.0f ms an update;\n"
-           "  nothing is fitted. The number of steps is not known, so for some:\n"
+           "  assumed: %.0f M parameters, float32, PCIe 4 x16 (%.1f GB/s), star: %.0f ms\n"
+           "  an update. Nothing is fitted; how many steps it took is not said, so for some:\n"
            "  steps                   ",
            roberta.one_s, roberta.two_s, roberta.accumulated_s, roberta.parameters / 1e6, roberta.link_gb,
            dp_cost_transfer_ms(&m, DP_TOPOLOGY_STAR, 2));

@@ -69,7 +69,7 @@ static void print_split(const splitting *s, const char *verdict)
         most = s->chunk[0][k] > most ? s->chunk[0][k] : most;
     printf("Who gets which samples?\n\nA batch of %lld on %lld devices, by --split %s:\n\n",
            (long long)s->batch, (long long)s->devices, split_names[s->config.split]);
-    printf("  %-10s %8s  %-19s\n", "device", "samples", "which");
+    printf("  %-10s %8s  %s\n", "device", "samples", "which");
     for (int k = 0; k < s->devices; k++) {
         char which[48] = "none";
         int64_t n = s->chunk[0][k];
@@ -85,8 +85,9 @@ static void print_split(const splitting *s, const char *verdict)
         print_sizes("chunk", (int)s->devices, s->chunk[1]);
         print_sizes("balanced", (int)s->devices, s->chunk[2]);
     }
-    printf("\nchunk is torch.chunk, as in DataParallel: every device takes ceil(batch / devices)\n"
-           "samples until there are none left. Sizes differ by one at most in balanced.\n");
+    printf("\nchunk is torch.chunk, as in DataParallel: every device takes\n"
+           "ceil(batch / devices) samples until there are none left. In balanced, sizes\n"
+           "differ by one at most.\n\n");
     explain_say("verdict", verdict);
     explain_say("what to do",
                 "choose a batch that the number of devices divides, or --split balanced; a smaller first "
@@ -207,11 +208,11 @@ static void print_ids(const dp_context *context, const attempt *attempts, const 
         snprintf(ids, sizeof ids, "device_ids=[%d,%d]", attempts[i].ids[0], attempts[i].ids[1]);
         printf("  %-44s %-16s %s\n", attempts[i].what, ids, attempts[i].works ? "works" : "fails:");
         if (!attempts[i].works)
-            explain_say("     ", attempts[i].message);
+            explain_say("     it says", attempts[i].message);
     }
     printf("\nCUDA_VISIBLE_DEVICES=2,3 leaves two GPUs and numbers them anew:\n"
            "  GPU in the machine   0   1   2   3\n"
-           "  number inside        -   -   0   1\n");
+           "  number inside        -   -   0   1\n\n");
     explain_say("verdict", verdict);
     explain_say("what to do",
                 "in PyTorch, model.to('cuda:2') before DataParallel(model, device_ids=[2,3]); or "

@@ -151,7 +151,7 @@ void cli_print_help(cli_command command)
          "How fast all devices train against one of them, by batch size, and what the time\nof a step goes "
          "to."},
         {CLI_EXPLAIN, "explain LESSON",
-         "Lessons with figures measured or computed here and now, by the engine that trains."},
+         "Lessons whose figures the engine that trains measures or computes here and now."},
         {CLI_DEVICES, "devices",
          "The devices of this machine, their memory, and the links between them, measured."},
     };

@@ -66,6 +66,7 @@ Suite *files_suite(void);
 Suite *weights_suite(void);
 Suite *promises_suite(void);
 Suite *bench_suite(void);
+Suite *explain_suite(void);
 Suite *input_suite(void);
 /* On emulated GPUs, with what lies in `folder` (build/emulated/tools); false if there is no such folder. */
 bool emulated_tools_found(const char *folder);

@@ -21,6 +21,7 @@ int main(void)
         srunner_add_suite(runner, weights_suite());
         srunner_add_suite(runner, promises_suite());
         srunner_add_suite(runner, bench_suite());
+        srunner_add_suite(runner, explain_suite());
         srunner_add_suite(runner, input_suite());
     }
     srunner_run_all(runner, CK_NORMAL);

@@ -131,6 +131,24 @@ static const mistake mistakes[] = {
     {"bench --logical-devices 2 --json nowhere/b.json", 1, "--json 'nowhere/b.json'"},
     {"bench --logical-devices 2 --csv .", 1, "--csv '.'"},
     {"bench --logical-devices 2 --csv result --json ./result", 2, "name the same file"},
+    /* lessons */
+    {"explain", 2, "explain needs a lesson: loss-average, imbalance, batch-size, split, device-ids, "},
+    {"explain --json", 2, "explain needs a lesson"},
+    {"explain imbalanc", 2, "unknown lesson 'imbalanc'; did you mean 'imbalance'?"},
+    {"explain split 5", 2, "unexpected argument '5'"},
+    {"explain split --model mlp", 2, "explain split has no use for --model"},
+    {"explain loss-average --batch-size 3", 2, "explain loss-average has no use for --batch-size"},
+    {"explain speedup --batch-size 3", 2, "explain speedup has no use for --batch-size"},
+    {"explain split --devices 65", 2, "--devices '65'"},
+    {"explain split --devices 3 --split 1,2", 2, "2 shares for 3 devices"},
+    {"explain split --devices 2 --split 0,0", 2, "at least one share above 0"},
+    {"explain speedup --link 0", 2, "--link '0': a number above 0"},
+    {"explain speedup --compute nan", 2, "--compute 'nan'"},
+    {"explain imbalance --logical-devices 1", 2, "there is only cpu:0 to use"},
+    {"explain imbalance --logical-devices 2 --output-device 5", 2, "output device 5"},
+    {"explain imbalance --logical-devices 2 --split 1,2,3", 2, "3 shares for 2 devices"},
+    {"explain batch-size --logical-devices 3 --device-ids 1", 2, "there is only cpu:1 to use"},
+    {"explain accumulation --accumulation-steps 1", 2, "--accumulation-steps '1'"},
     /* files that are not there */
     {"train --data idx:nowhere --quiet", 1, "'nowhere'"},
     {"train --data safetensors:nowhere --quiet", 1, "'nowhere'"},
@@ -198,6 +216,8 @@ START_TEST(help_is_on_stdout_and_fits_a_terminal)
     assert_lacks(r->out, "--lr ");
     assert_help(dptrain("devices --help"));
     assert_help(dptrain("bench --help"));
+    assert_help(dptrain("explain --help"));
+    assert_help(dptrain("explain split --help"));
 }
 END_TEST
 

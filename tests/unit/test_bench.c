@@ -133,6 +133,95 @@ START_TEST(the_costliest_phase_is_beyond_an_even_share)
 }
 END_TEST
 
+/* One crossing of 1 GB takes 10 ms at 100 GB/s. */
+START_TEST(transfers_by_topology)
+{
+    const dp_cost_model m = {.compute_ms = 80, .parameter_bytes = 1e9, .bytes_per_second = 100e9};
+    static const double crossings[][4] = {/* devices, star, tree, ring */
+                                          {1, 0, 0, 0},          {2, 1, 1, 0.5}, {3, 2, 2, 2 / 3.0},
+                                          {4, 3, 2, 0.75},       {5, 4, 3, 0.8}, {8, 7, 3, 0.875},
+                                          {64, 63, 6, 63 / 64.0}};
+    for (size_t i = 0; i < sizeof crossings / sizeof *crossings; i++)
+        for (int t = 0; t < DP_TOPOLOGIES; t++) {
+            int n = (int)crossings[i][0];
+            double transfers = 2 * 10 * crossings[i][1 + t];
+            expect(dp_cost_transfer_ms(&m, (dp_topology)t, n), transfers);
+            expect(dp_cost_step_ms(&m, (dp_topology)t, n, false), 80.0 / n + transfers);
+            expect(dp_cost_step_ms(&m, (dp_topology)t, n, true), 80 + transfers);
+            expect(dp_cost_speedup(&m, (dp_topology)t, n, false), 80 / (80.0 / n + transfers));
+            expect(dp_cost_speedup(&m, (dp_topology)t, n, true), n * 80 / (80 + transfers));
+        }
+    ck_assert_str_eq(dp_topology_name(DP_TOPOLOGY_RING), "ring");
+}
+END_TEST
+
+/* What a measurement reports about its devices and batches, whatever the times. */
+START_TEST(a_measurement_knows_what_was_measured)
+{
+    dp_error err = {0};
+    dp_model_config mc = dp_model_defaults("linear");
+    dp_bench_config c = dp_bench_defaults();
+    dp_bench_row row;
+    mc.input_rank = 1;
+    mc.input_shape[0] = 8;
+    mc.outputs = 3;
+    dp_model *model;
+    ck_assert_msg(dp_model_build(&mc, &model, &err) == DP_OK, "%s", err.message);
+    c.context = (dp_context_config){.backend = DP_BACKEND_CPU, .logical_devices = 3, .threads_per_device = 1};
+    c.model = model;
+    c.steps = 2;
+    c.weak = true;
+    c.accumulation_steps = 2;
+    ck_assert_msg(dp_bench_compare(&c, 7, &row, &err) == DP_OK, "%s", err.message);
+    ck_assert_int_eq(row.devices, 3);
+    ck_assert_int_eq(row.used, 3);
+    ck_assert_int_eq(row.single.batch_size, 3);
+    ck_assert_int_eq(row.parallel.batch_size, 7);
+    expect(row.parallel.samples_per_second * row.parallel.ms_per_step, 1e3 * 14);
+    ck_assert(row.low_speedup <= row.high_speedup && row.low_speedup > 0);
+    /* 3 to warm up, and a turn for each step with one that does not count; two batches a step */
+    ck_assert_int_eq(row.device[0].samples, 2 * (3 + 2 * 2) * 3);
+    ck_assert_int_eq(row.device[2].samples, 2 * (3 + 2 * 2) * 1);
+    c.steps = 0;
+    ck_assert_int_eq(dp_bench_compare(&c, 7, &row, &err), DP_ERROR_USAGE);
+    c.steps = 1;
+    c.context.logical_devices = 1;
+    ck_assert_int_eq(dp_bench_compare(&c, 7, &row, &err), DP_ERROR_USAGE);
+    ck_assert_msg(dp_bench_measure(&c, 7, &row, &err) == DP_OK, "%s", err.message);
+    expect(row.single.ms_per_step, 0);
+    dp_model_free(model);
+}
+END_TEST
+
+static bool stop_at_once(void *user)
+{
+    ++*(int *)user;
+    return true;
+}
+
+START_TEST(a_measurement_stops_when_asked)
+{
+    int asked = 0;
+    dp_error err = {0};
+    dp_model_config mc = dp_model_defaults("linear");
+    dp_bench_config c = dp_bench_defaults();
+    dp_bench_row row;
+    mc.input_rank = mc.outputs = 1;
+    mc.input_shape[0] = 1;
+    dp_model *model;
+    ck_assert_msg(dp_model_build(&mc, &model, &err) == DP_OK, "%s", err.message);
+    c.context = (dp_context_config){.backend = DP_BACKEND_CPU, .logical_devices = 2, .threads_per_device = 1};
+    c.model = model;
+    c.steps = 1 << 30 >> 10;
+    c.stop = stop_at_once;
+    c.user = &asked;
+    ck_assert_msg(dp_bench_compare(&c, 4, &row, &err) == DP_OK, "%s", err.message);
+    ck_assert(row.stopped);
+    ck_assert_int_gt(asked, 0);
+    dp_model_free(model);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("bench");
@@ -142,6 +231,9 @@ int main(void)
     tcase_add_test(t, an_outlier_does_not_move_the_phases);
     tcase_add_test(t, the_break_even_batch_wins_for_good);
     tcase_add_test(t, the_costliest_phase_is_beyond_an_even_share);
+    tcase_add_test(t, transfers_by_topology);
+    tcase_add_test(t, a_measurement_knows_what_was_measured);
+    tcase_add_test(t, a_measurement_stops_when_asked);
     tcase_set_timeout(t, 30);
     suite_add_tcase(suite, t);
     SRunner *runner = srunner_create(suite);
