@@ -47,16 +47,14 @@ OPS_SOURCES := $(wildcard tests/ops/*.c)
 CLI_TESTS   := $(wildcard tests/cli/*.c)
 FAULT_TESTS := $(wildcard tests/faults/*.c)
 FUZZ_TESTS  := $(wildcard tests/fuzz/fuzz_*.c)
-BENCHES     := $(wildcard bench/*.c)
 C_SOURCES   := $(SOURCES) $(wildcard tests/unit/*.c) $(OPS_SOURCES) $(CLI_TESTS) $(FAULT_TESTS) $(wildcard tests/fuzz/*.c) \
-    $(BENCHES) tests/library/example.c
+    tests/library/example.c
 
 objects        = $(patsubst %.c,$(BUILD)/%.o,$(1))
 LIB           := $(BUILD)/libdptrain.a
 VERSION       := $(subst ",,$(firstword $(filter "%",$(file <include/dptrain/status.h))))
 SONAME        := libdptrain.so.$(firstword $(subst ., ,$(VERSION)))
 SHARED_LIB    := $(BUILD)/libdptrain.so.$(VERSION)
-BENCH_PROGRAMS := $(patsubst bench/%.c,$(BUILD)/bench/%,$(BENCHES))
 FUZZ_PROGRAMS := $(patsubst tests/fuzz/%.c,$(BUILD)/tests/%,$(FUZZ_TESTS))
 TEST_PROGRAMS := $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(UNIT_TESTS)) \
     $(if $(OPS_SOURCES),$(BUILD)/tests/test_ops) $(if $(CLI_TESTS),$(BUILD)/tests/test_cli) \
@@ -70,7 +68,7 @@ TEST_PROGRAMS := $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(UNIT_TESTS)) \
 
 all: $(BUILD)/dptrain $(if $(SANITIZE),,$(SHARED_LIB) cuda)
 fuzzers: $(FUZZ_PROGRAMS)
-tests: $(BUILD)/dptrain $(TEST_PROGRAMS) $(BENCH_PROGRAMS)
+tests: $(BUILD)/dptrain $(TEST_PROGRAMS)
 
 help:
 	@echo 'make            build $(BUILD)/dptrain'
@@ -83,7 +81,7 @@ help:
 	@echo 'make emulated   build/emulated/dptrain: the program on emulated GPUs (DPTRAIN_EMULATED_GPUS=1..8)'
 	@echo 'make tests      build every test program, without running any'
 	@echo 'make install    into $(DESTDIR)$(PREFIX): program, libraries, headers, man page, completion; also make uninstall'
-	@echo 'make bench      build and run what bench/ holds'
+	@echo 'make bench      training speed of all devices against one: dptrain bench'
 	@echo 'make lint       formatting, rules of the source tree, scripts'
 	@echo 'make format     clang-format every source in place'
 	@echo 'make clean      remove $(BUILD)'
@@ -166,8 +164,6 @@ $(BUILD)/tests/fuzz_options: $(call objects,$(filter-out src/cli/main.c,$(CLI_SO
 $(BUILD)/tests/fuzz_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/tests/fuzz/fuzz.o \
     $(if $(FUZZER),,$(BUILD)/tests/fuzz/replay.o) $(LIB)
 	$(call link,$(FUZZER))
-$(BUILD)/bench/%: $(BUILD)/bench/%.o $(LIB)
-	$(call link)
 
 -include $(patsubst %.c,$(BUILD)/%.d,$(C_SOURCES))
 
@@ -265,14 +261,12 @@ uninstall:
 	@rmdir '$(DESTINATION)/include/dptrain' 2>/dev/null || :
 	@echo 'removed from $(DESTINATION)'
 
-ifneq ($(BENCHES),)
-bench: $(BENCH_PROGRAMS)
-	@for program in $^; do $$program || exit 1; done
-endif
+bench: $(BUILD)/dptrain
+	@for model in mlp lenet; do $(BUILD)/dptrain bench --model $$model || exit 1; done
 
 # ---- keeping order ----
 
-FORMATTED := $(wildcard include/dptrain/*.h src/*/*.[ch] tests/*/*.[ch] tests/*/*.cpp cuda/*.[ch] cuda/*/*.cu bench/*.[ch])
+FORMATTED := $(wildcard include/dptrain/*.h src/*/*.[ch] tests/*/*.[ch] tests/*/*.cpp cuda/*.[ch] cuda/*/*.cu)
 SCRIPTS   := $(wildcard tests/tools/*.sh tests/library/*.sh src/cli/*.sh src/cli/*.bash) .ci/run
 
 lint: lint-format lint-rules lint-scripts

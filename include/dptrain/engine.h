@@ -98,6 +98,11 @@ int dp_split_batch(dp_split_kind kind, const double *shares, int devices, int64_
  * want to know before they read data. DP_ERROR_USAGE names what is visible. */
 dp_status dp_engine_check(const dp_context *context, const dp_engine_config *config, dp_error *err);
 
+/* Whether training batches of this size can be split so: no chunk may leave a batch normalisation one value
+ * per channel. What dp_engine_plan checks first. DP_ERROR_USAGE shows the split. */
+dp_status dp_engine_check_batch(const dp_context *context, const dp_model *model,
+                                const dp_engine_config *config, int64_t batch, dp_error *err);
+
 /* torch.nn.DataParallel(module, device_ids, output_device, dim). Starts the worker threads and allocates
  * parameters, gradients and optimizer state (see evaluation_only). DP_ERROR_USAGE: ids that do not exist or
  * repeat, a dim that input or outputs do not have, a model that dp_model_to put elsewhere than on

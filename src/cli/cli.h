@@ -3,16 +3,25 @@
 #define DP_CLI_CLI_H
 
 #include <float.h>
+#include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 
 #include "base/error.h"
+#include "dptrain/bench.h"
 #include "dptrain/train.h"
 
 /* ---- options.c ---- */
 
-typedef enum cli_command { CLI_TRAIN = 1, CLI_EVAL = 2, CLI_DEVICES = 4, CLI_CONVERT = 8 } cli_command;
+typedef enum cli_command {
+    CLI_TRAIN = 1,
+    CLI_EVAL = 2,
+    CLI_DEVICES = 4,
+    CLI_CONVERT = 8,
+    CLI_BENCH = 16,
+    CLI_EXPLAIN = 32,
+} cli_command;
 
 enum { CLI_MAX_FILES = 2 };
 
@@ -34,6 +43,7 @@ typedef struct cli_options {
 /* Parses what follows the command's name. DP_ERROR_USAGE names the option, with the nearest known one. */
 dp_status cli_parse(cli_command command, int argc, char **argv, cli_options *out, dp_error *err);
 void cli_print_help(cli_command command);
+const char *cli_option_name(cli_option option); /* without the dashes */
 bool cli_given(const cli_options *o, cli_option option);
 
 /* Bounds of a number that excludes 0 or 1, as near to them as a double can be. */
@@ -63,6 +73,8 @@ dp_status cli_size(const cli_options *o, cli_option option, int64_t size[2], dp_
 
 /* ---- setup.c: what the commands have in common ---- */
 
+/* --device, --logical-devices, --threads-per-device, --precision. */
+dp_status cli_context_config(const cli_options *o, dp_context_config *out, dp_error *err);
 /* Opens the devices and fills config->device_ids (into ids) and device_count. */
 dp_status cli_open_devices(const cli_options *o, dp_context **context, int ids[DP_ENGINE_MAX_DEVICES],
                            dp_engine_config *config, dp_error *err);
@@ -72,9 +84,55 @@ dp_status cli_data_config(const cli_options *o, dp_data_config *out, dp_error *e
 dp_status cli_check_split(const cli_options *o, const dp_dataset *valid, dp_error *err);
 /* On stderr: the start-up table, and PyTorch's warning if the devices are unlike. */
 void cli_print_devices(const dp_context *context, const dp_engine_config *config);
+/* Devices that share hardware, or are emulated. */
+bool cli_times_prove_nothing(const dp_context *context, const dp_engine_config *config);
 /* The two variables that decide which GPU has which number. */
 extern const char *const cli_cuda_variables[2];
 void cli_print_variables(FILE *out);
+
+/* ---- model.c: the model and the split of its batches ---- */
+
+enum { CLI_MAX_CLASSES = 1 << 24 };
+
+/* --model, --model-type and what belongs to them; outputs is 0 without --num-classes. */
+dp_status cli_model_config(const cli_options *o, dp_model_config *m, dp_model_traits *traits, dp_error *err);
+/* --split and --conv. count: of the shares, 0 for other splits; they are checked when the devices are known.
+ */
+dp_status cli_split(const cli_options *o, dp_engine_config *e, double shares[DP_ENGINE_MAX_DEVICES],
+                    int *count, dp_error *err);
+dp_status cli_check_shares(const cli_options *o, const dp_engine_config *e, int shares, dp_error *err);
+dp_status cli_output_device(const cli_options *o, dp_engine_config *e, dp_error *err);
+
+/* The model as it takes synthetic data: its usual shape and number of classes unless --size and --num-classes
+ * say otherwise; and the criterion of its targets. Owner of the model: the caller. */
+dp_status cli_synthetic_model(const cli_options *o, dp_model **out, dp_loss_kind *criterion, dp_error *err);
+/* --model list: prints the names. */
+bool cli_list_models(const cli_options *o);
+
+/* ---- json.c: NULL when memory runs out, which json_pack and cli_write_json pass on ---- */
+
+json_t *cli_phases_json(const double ms[DP_PHASES]);
+json_t *cli_memory_json(const dp_device_report *report); /* peaks by purpose */
+json_t *cli_json_list(int count, json_t *(*item)(const void *from, int index), const void *from);
+/* Takes over the object. */
+dp_status cli_write_json(json_t *json, FILE *file, dp_error *err);
+
+/* ---- outputs.c: files for results, found to be writable before the work begins ---- */
+
+typedef struct cli_output {
+    FILE *file; /* NULL: not asked for */
+    const char *option, *path;
+    bool created; /* it was not there before */
+} cli_output;
+
+/* Leaves what the file holds as it is. DP_OK and no file where the option was not given. */
+dp_status cli_output_open(const cli_options *o, cli_option option, const char *name, cli_output *out,
+                          dp_error *err);
+/* Empties the file, so that the result can be written. */
+dp_status cli_output_begin(cli_output *out, dp_error *err);
+dp_status cli_output_close(cli_output *out, dp_error *err);
+/* After a failure: removes a file that was not there before. Harmless after cli_output_close. */
+void cli_output_abandon(cli_output *out);
 
 /* ---- paths.c ---- */
 
@@ -118,13 +176,18 @@ void cli_progress_break(cli_progress *progress);
 /* ---- tables.c: results on stdout ---- */
 
 void cli_print_summary(const dp_train_summary *summary);
+/* "activations 10.0 MB, parameters 6.7 MB": the two purposes that take most; returns buffer. */
+char *cli_most_memory(const dp_device_report *report, char *buffer, size_t size);
 
 /* ---- commands: of the whole command line; each returns DP_OK or describes its failure ---- */
 
 /* *code: the exit code after DP_OK, if it is not 0. */
 dp_status cli_train(int argc, char **argv, int *code, dp_error *err);
-dp_status cli_eval(int argc, char **argv, dp_error *err);
-dp_status cli_devices(int argc, char **argv, dp_error *err);
-dp_status cli_convert(int argc, char **argv, dp_error *err);
+dp_status cli_eval(int argc, char **argv, int *code, dp_error *err);
+dp_status cli_devices(int argc, char **argv, int *code, dp_error *err);
+dp_status cli_convert(int argc, char **argv, int *code, dp_error *err);
+dp_status cli_bench(int argc, char **argv, int *code, dp_error *err);
+dp_status cli_explain(int argc, char **argv, int *code, dp_error *err);
+void cli_print_lessons(void); /* for its help */
 
 #endif

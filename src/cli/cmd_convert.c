@@ -16,8 +16,9 @@ static dp_status convert(const char *from, const char *to, dp_error *err)
     return DP_OK;
 }
 
-dp_status cli_convert(int argc, char **argv, dp_error *err)
+dp_status cli_convert(int argc, char **argv, int *code, dp_error *err)
 {
+    (void)code;
     cli_options options;
     DP_TRY(cli_parse(CLI_CONVERT, argc - 2, argv + 2, &options, err));
     if (cli_given(&options, OPT_HELP)) {

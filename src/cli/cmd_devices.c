@@ -168,8 +168,9 @@ static dp_status list(listing *l, const cli_options *o, dp_error *err)
     return DP_OK;
 }
 
-dp_status cli_devices(int argc, char **argv, dp_error *err)
+dp_status cli_devices(int argc, char **argv, int *code, dp_error *err)
 {
+    (void)code;
     cli_options options;
     DP_TRY(cli_parse(CLI_DEVICES, argc - 2, argv + 2, &options, err));
     if (cli_given(&options, OPT_HELP)) {

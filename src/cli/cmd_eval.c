@@ -135,8 +135,9 @@ static dp_status evaluate(evaluation *e, dp_error *err)
     return print_result(e, d, &result, err);
 }
 
-dp_status cli_eval(int argc, char **argv, dp_error *err)
+dp_status cli_eval(int argc, char **argv, int *code, dp_error *err)
 {
+    (void)code;
     cli_options options;
     DP_TRY(cli_parse(CLI_EVAL, argc - 2, argv + 2, &options, err));
     if (cli_given(&options, OPT_HELP)) {

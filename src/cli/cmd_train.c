@@ -6,7 +6,7 @@
 #include "base/text.h"
 #include "cli/cli.h"
 
-enum { MAX_FREEZE = 64, MAX_CLASSES = 1 << 24 };
+enum { MAX_FREEZE = 64 };
 
 typedef struct training {
     const cli_options *options;
@@ -123,27 +123,6 @@ static dp_status read_loss(training *t, dp_error *err)
     return DP_OK;
 }
 
-static dp_status read_split(training *t, dp_error *err)
-{
-    static const char *const convs[] = {"auto", "direct", NULL};
-    const cli_options *o = t->options;
-    dp_engine_config *e = &t->config.engine;
-    const char *split = o->value[OPT_SPLIT];
-    int conv = 0;
-    DP_TRY(cli_choice(o, OPT_CONV, convs, &conv, err));
-    e->direct_convolution = conv == 1;
-    if (split && strcmp(split, "balanced") == 0)
-        e->split = DP_SPLIT_BALANCED;
-    else if (split && *split >= '0' && *split <= '9') {
-        e->split = DP_SPLIT_SHARES;
-        e->shares = t->shares;
-        return cli_numbers(o, OPT_SPLIT, 0, 1e9, DP_ENGINE_MAX_DEVICES, t->shares, &t->share_count, err);
-    } else if (split && strcmp(split, "chunk") != 0)
-        return dp_fail(err, DP_ERROR_USAGE,
-                       "--split '%s' is unknown: chunk, balanced or shares like 1,2,2 are needed", split);
-    return DP_OK;
-}
-
 static dp_status read_freeze(training *t, dp_error *err)
 {
     const char *text = t->options->value[OPT_FREEZE];
@@ -163,59 +142,10 @@ static dp_status read_freeze(training *t, dp_error *err)
     return DP_OK;
 }
 
-/* --model-type is the name of a U-Net's encoder. */
-static dp_status model_name(const cli_options *o, const char **out, dp_error *err)
-{
-    static const char *const encoders[] = {"vgg16", "resnet34", "resnet101", NULL};
-    static const char *const unets[] = {"unet16", "unet_resnet34", "unet_resnet101"};
-    int encoder = -1;
-    *out = cli_given(o, OPT_MODEL) ? o->value[OPT_MODEL] : "lenet";
-    DP_TRY(cli_choice(o, OPT_MODEL_TYPE, encoders, &encoder, err));
-    if (encoder < 0)
-        return DP_OK;
-    if (cli_given(o, OPT_MODEL) && strcmp(*out, unets[encoder]) != 0)
-        return dp_fail(err, DP_ERROR_USAGE, "--model-type %s is the model %s, but --model says %s",
-                       encoders[encoder], unets[encoder], *out);
-    *out = unets[encoder];
-    return DP_OK;
-}
-
-/* An option that the model has no use for must have a value that changes nothing. */
-static dp_status check_use(const dp_model_config *m, const dp_model_traits *traits, dp_error *err)
-{
-    bool usual = m->hidden_count == 0 || (m->hidden_count == 2 && m->hidden[0] == 512 && m->hidden[1] == 512);
-    const struct {
-        const char *option;
-        bool used, neutral;
-    } rows[] = {
-        {"hidden", traits->hidden, usual},
-        {"width", traits->width, m->width == 0 || m->width == 64},
-        {"filters", traits->decoder, m->filters == 0 || m->filters == 32},
-        {"deconv", traits->decoder, !m->deconv},
-        {"dropout", traits->dropout, m->dropout <= 0},
-    };
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
-        if (!rows[i].used && !rows[i].neutral)
-            return dp_fail(err, DP_ERROR_USAGE, "model '%s' has no use for --%s", m->name, rows[i].option);
-    return DP_OK;
-}
-
 static dp_status read_model(training *t, dp_error *err)
 {
-    const cli_options *o = t->options;
-    dp_model_config *m = &t->model_config;
-    const char *name;
-    DP_TRY(model_name(o, &name, err));
-    *m = dp_model_defaults(name);
-    DP_TRY(dp_model_traits_of(name, &t->traits, err));
-    DP_TRY(cli_integers(o, OPT_HIDDEN, 1, 1 << 24, DP_MODEL_MAX_HIDDEN, m->hidden, &m->hidden_count, err));
-    DP_TRY(cli_integer(o, OPT_WIDTH, 1, 1 << 14, &m->width, err));
-    DP_TRY(cli_integer(o, OPT_FILTERS, 1, 1 << 14, &m->filters, err));
-    DP_TRY(cli_integer(o, OPT_NUM_CLASSES, 1, MAX_CLASSES, &m->outputs, err));
-    DP_TRY(cli_number(o, OPT_DROPOUT, 0, CLI_BELOW_1, &m->dropout, err));
-    m->deconv = cli_given(o, OPT_DECONV);
-    DP_TRY(check_use(m, &t->traits, err));
-    if (cli_given(o, OPT_INIT_PARTIAL) && !cli_given(o, OPT_INIT))
+    DP_TRY(cli_model_config(t->options, &t->model_config, &t->traits, err));
+    if (cli_given(t->options, OPT_INIT_PARTIAL) && !cli_given(t->options, OPT_INIT))
         return dp_fail(err, DP_ERROR_USAGE, "--init-partial needs --init FILE");
     return DP_OK;
 }
@@ -239,7 +169,7 @@ static dp_status read_options(training *t, dp_error *err)
     DP_TRY(read_optimizer(t, err));
     DP_TRY(read_loop(t, err));
     DP_TRY(read_loss(t, err));
-    DP_TRY(read_split(t, err));
+    DP_TRY(cli_split(t->options, &t->config.engine, t->shares, &t->share_count, err));
     DP_TRY(read_freeze(t, err));
     DP_TRY(cli_data_config(t->options, &t->data, err));
     DP_TRY(shape_data(t, err));
@@ -253,13 +183,9 @@ static dp_status apply_devices(training *t, dp_error *err)
     const cli_options *o = t->options;
     dp_train_config *c = &t->config;
     dp_engine_config *e = &c->engine;
-    int64_t output = -1;
-    DP_TRY(cli_integer(o, OPT_OUTPUT_DEVICE, 0, 1 << 20, &output, err));
-    e->output_device = (int)output;
+    DP_TRY(cli_output_device(o, e, err));
     DP_TRY(cli_open_devices(o, &t->context, t->ids, e, err));
-    if (e->split == DP_SPLIT_SHARES && t->share_count != e->device_count)
-        return dp_fail(err, DP_ERROR_USAGE, "--split '%s' has %d shares for %d devices", o->value[OPT_SPLIT],
-                       t->share_count, e->device_count);
+    DP_TRY(cli_check_shares(o, e, t->share_count, err));
     if (t->per_device > 0)
         c->batch_size = t->per_device * e->device_count;
     if (t->scale_lr)
@@ -300,9 +226,9 @@ static dp_status count_outputs(training *t, const dp_dataset_info *d, dp_error *
                 (long long)d->shape[1], (long long)d->shape[2], (long long)wanted);
         wanted /= area;
     }
-    if (labels && !m->outputs && wanted > MAX_CLASSES)
+    if (labels && !m->outputs && wanted > CLI_MAX_CLASSES)
         return dp_fail(err, DP_ERROR_MISMATCH, "the largest label is %lld: that makes more than %d classes",
-                       (long long)wanted - 1, MAX_CLASSES);
+                       (long long)wanted - 1, CLI_MAX_CLASSES);
     if (!labels && m->outputs && m->outputs != wanted)
         return dp_fail(err, DP_ERROR_MISMATCH, "--num-classes %lld: the data has %lld target %s a sample",
                        (long long)m->outputs, (long long)wanted, t->traits.dense ? "channels" : "values");
@@ -400,11 +326,8 @@ dp_status cli_train(int argc, char **argv, int *code, dp_error *err)
         cli_print_help(CLI_TRAIN);
         return DP_OK;
     }
-    if (cli_given(&options, OPT_MODEL) && strcmp(options.value[OPT_MODEL], "list") == 0) {
-        for (const char *const *name = dp_model_names(); *name; name++)
-            printf("%s\n", *name);
+    if (cli_list_models(&options))
         return DP_OK;
-    }
     training t = {.options = &options, .config = dp_train_defaults(), .print_freq = 20};
     t.config.argument_count = argc;
     t.config.arguments = (const char *const *)argv;

@@ -75,8 +75,11 @@ _dptrain() {
             return
         done < <(_dptrain_options "$program" "$command")
     fi
-    mapfile -t COMPREPLY < <(compgen -W "$(_dptrain_options "$program" "$command" | sed 's/^/--/' | cut -d $'\037' -f 1)" \
-        -- "$current")
+    text=$(_dptrain_options "$program" "$command" | sed 's/^/--/' | cut -d $'\037' -f 1)
+    # The first word after explain is a lesson.
+    [[ $command != explain || $COMP_CWORD -ne 2 ]] ||
+        text+=" $("$program" explain --help 2>/dev/null | sed -n 's/^  \([a-z][a-z-]*\)  *.*/\1/p')"
+    mapfile -t COMPREPLY < <(compgen -W "$text" -- "$current")
 }
 
 complete -F _dptrain dptrain

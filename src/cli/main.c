@@ -23,25 +23,47 @@ static int exit_code(dp_status status)
     }
 }
 
+static const struct {
+    const char *name, *purpose;
+    dp_status (*run)(int argc, char **argv, int *code, dp_error *err);
+} commands[] = {
+    {"train", "train a model", cli_train},
+    {"eval", "loss and accuracy of a checkpoint", cli_eval},
+    {"bench", "training speed of several devices against one", cli_bench},
+    {"explain", "lessons: the split, the loss, the imbalance, the speed", cli_explain},
+    {"devices", "the devices of this machine and the links between them", cli_devices},
+    {"convert", "weights between PyTorch's .pt and safetensors", cli_convert},
+};
+
+enum { COMMANDS = sizeof commands / sizeof *commands };
+
 static void print_usage(void)
 {
     printf("usage: dptrain COMMAND [options]\n\n"
            "Trains neural networks on all devices of one machine, with the arithmetic of\n"
-           "torch.nn.DataParallel.\n\n"
-           "  train    train a model\n"
-           "  eval     loss and accuracy of a checkpoint\n"
-           "  devices  the devices of this machine and the links between them\n"
-           "  convert  weights between PyTorch's .pt and safetensors\n\n"
-           "dptrain COMMAND --help lists a command's options; --version prints the version.\n");
+           "torch.nn.DataParallel.\n\n");
+    for (int i = 0; i < COMMANDS; i++)
+        printf("  %-8s %s\n", commands[i].name, commands[i].purpose);
+    printf("\ndptrain COMMAND --help lists a command's options; --version prints the version.\n");
+}
+
+static dp_status no_command(dp_error *err)
+{
+    char list[128] = "";
+    for (size_t i = 0, used = 0; i < COMMANDS && used < sizeof list; i++)
+        used += (size_t)snprintf(list + used, sizeof list - used, "%s%s",
+                                 i == 0             ? ""
+                                 : i + 1 < COMMANDS ? ", "
+                                                    : " or ",
+                                 commands[i].name);
+    return dp_fail(err, DP_ERROR_USAGE, "a command is needed: %s; --help says more", list);
 }
 
 static dp_status run(int argc, char **argv, int *code, dp_error *err)
 {
-    static const char *const commands[] = {"train", "eval", "devices", "convert"};
     if (argc < 2)
-        return dp_fail(err, DP_ERROR_USAGE,
-                       "a command is needed: train, eval, devices or convert; --help says more");
-    const char *command = argv[1];
+        return no_command(err);
+    const char *command = argv[1], *names[COMMANDS];
     if (strcmp(command, "--help") == 0) {
         print_usage();
         return DP_OK;
@@ -50,15 +72,12 @@ static dp_status run(int argc, char **argv, int *code, dp_error *err)
         printf("dptrain %s\n", DP_VERSION);
         return DP_OK;
     }
-    if (strcmp(command, "train") == 0)
-        return cli_train(argc, argv, code, err);
-    if (strcmp(command, "eval") == 0)
-        return cli_eval(argc, argv, err);
-    if (strcmp(command, "devices") == 0)
-        return cli_devices(argc, argv, err);
-    if (strcmp(command, "convert") == 0)
-        return cli_convert(argc, argv, err);
-    const char *near = dp_nearest_name(command, commands, sizeof commands / sizeof *commands);
+    for (int i = 0; i < COMMANDS; i++) {
+        names[i] = commands[i].name;
+        if (strcmp(command, names[i]) == 0)
+            return commands[i].run(argc, argv, code, err);
+    }
+    const char *near = dp_nearest_name(command, names, COMMANDS);
     if (near)
         return dp_fail(err, DP_ERROR_USAGE, "unknown command '%s'; did you mean '%s'?", command, near);
     return dp_fail(err, DP_ERROR_USAGE, "unknown command '%s'; --help lists the commands", command);

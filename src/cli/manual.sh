@@ -57,6 +57,15 @@ for command in $commands; do
         NR == 1 { sub(/^usage: /, ""); print ".B " $0; print ".PP"; next }
         /^Defaults stand in brackets/ || /^$/ { next }
         /^[^ ].*:$/ { sub(/:$/, ""); print ".SS " $0; next }
+        /^  [a-z]/ { # a lesson
+            sub(/^ +/, "")
+            name = $1
+            sub(/^[^ ]+ +/, "")
+            print ".TP"
+            print ".B " name
+            say($0)
+            next
+        }
         /^  \\-\\-/ {
             text = substr($0, 3)
             at = match(text, /  +/)

@@ -30,6 +30,11 @@ static const struct {
      "Trains a model on all devices, with the arithmetic of torch.nn.DataParallel.", 0},
     {CLI_EVAL, "eval --init FILE [options]",
      "Loss and accuracy of a checkpoint; model and normalisation are read from it.", 0},
+    {CLI_BENCH, "bench [options]",
+     "How fast all devices train against one of them, by batch size, and what the time\nof a step goes to.",
+     0},
+    {CLI_EXPLAIN, "explain LESSON [options]",
+     "Lessons whose figures the engine that trains measures or computes here and now.", 0},
     {CLI_DEVICES, "devices [options]",
      "The devices of this machine, their memory, and the links between them, measured.", 0},
     {CLI_CONVERT, "convert IN OUT",
@@ -127,6 +132,11 @@ dp_status cli_parse(cli_command command, int argc, char **argv, cli_options *out
     return DP_OK;
 }
 
+const char *cli_option_name(cli_option option)
+{
+    return specs[option].name;
+}
+
 bool cli_given(const cli_options *o, cli_option option)
 {
     return o->value[option] != NULL;
@@ -180,6 +190,8 @@ void cli_print_help(cli_command command)
     int row = row_of(command);
     printf("usage: dptrain %s\n\n%s\nDefaults stand in brackets.\n", commands[row].usage,
            commands[row].purpose);
+    if (command == CLI_EXPLAIN)
+        cli_print_lessons();
     const int count = sizeof groups / sizeof *groups;
     for (int g = 0; g < count; g++) {
         int end = g + 1 < count ? (int)groups[g + 1].first : OPT_COUNT;

@@ -17,22 +17,31 @@ static dp_status logical_devices(const cli_options *o, int *out, dp_error *err)
     return DP_OK;
 }
 
-dp_status cli_open_devices(const cli_options *o, dp_context **context, int ids[DP_ENGINE_MAX_DEVICES],
-                           dp_engine_config *config, dp_error *err)
+dp_status cli_context_config(const cli_options *o, dp_context_config *out, dp_error *err)
 {
     static const char *const kinds[] = {"auto", "cpu", "cuda", NULL}; /* as dp_backend_kind */
-    dp_context_config c = dp_context_defaults();
     static const char *const precisions[] = {"fp32", "tf32", NULL};
-    int kind = DP_BACKEND_AUTO, precision = 0, given;
-    int64_t threads = 0, list[DP_ENGINE_MAX_DEVICES];
+    int kind = DP_BACKEND_AUTO, precision = 0;
+    int64_t threads = 0;
+    *out = dp_context_defaults();
     DP_TRY(cli_choice(o, OPT_DEVICE, kinds, &kind, err));
     DP_TRY(cli_integer(o, OPT_THREADS, 1, 4096, &threads, err));
     DP_TRY(cli_choice(o, OPT_PRECISION, precisions, &precision, err));
-    DP_TRY(logical_devices(o, &c.logical_devices, err));
+    DP_TRY(logical_devices(o, &out->logical_devices, err));
+    out->backend = (dp_backend_kind)kind;
+    out->threads_per_device = (int)threads;
+    out->allow_tf32 = precision == 1;
+    return DP_OK;
+}
+
+dp_status cli_open_devices(const cli_options *o, dp_context **context, int ids[DP_ENGINE_MAX_DEVICES],
+                           dp_engine_config *config, dp_error *err)
+{
+    dp_context_config c;
+    int given;
+    int64_t list[DP_ENGINE_MAX_DEVICES];
+    DP_TRY(cli_context_config(o, &c, err));
     DP_TRY(cli_integers(o, OPT_DEVICE_IDS, 0, 1 << 20, DP_ENGINE_MAX_DEVICES, list, &given, err));
-    c.backend = (dp_backend_kind)kind;
-    c.threads_per_device = (int)threads;
-    c.allow_tf32 = precision == 1;
     DP_TRY(dp_context_open(&c, context, err));
     if (c.allow_tf32 && strcmp(dp_context_backend_name(*context), "cuda") != 0)
         return dp_fail(err, DP_ERROR_USAGE, "--precision tf32 is for CUDA devices");
@@ -121,6 +130,17 @@ static void warn_of_imbalance(const dp_context *context, const dp_engine_config 
             "DataParallel, or by setting the CUDA_VISIBLE_DEVICES environment variable. (Here: --device-ids "
             "without %d, or a smaller share for it by --split.)\n",
             weak, strong, weak);
+}
+
+bool cli_times_prove_nothing(const dp_context *context, const dp_engine_config *config)
+{
+    bool nothing = false;
+    for (int k = 0; k < config->device_count; k++) {
+        dp_device_info d;
+        if (dp_context_device(context, config->device_ids[k], &d, NULL) == DP_OK)
+            nothing |= d.shares_hardware || strstr(d.name, "times prove nothing");
+    }
+    return nothing;
 }
 
 void cli_print_devices(const dp_context *context, const dp_engine_config *config)

@@ -17,19 +17,27 @@ static void largest_purposes(const dp_device_report *r, int out[2])
             out[1] = p;
 }
 
+char *cli_most_memory(const dp_device_report *r, char *buffer, size_t size)
+{
+    char first[32], second[32];
+    int most[2];
+    largest_purposes(r, most);
+    snprintf(buffer, size, "%s %s, %s %s", dp_memory_purpose(most[0]),
+             dp_format_bytes(r->peak_bytes[most[0]], first, sizeof first), dp_memory_purpose(most[1]),
+             dp_format_bytes(r->peak_bytes[most[1]], second, sizeof second));
+    return buffer;
+}
+
 static void print_table(const dp_train_summary *s)
 {
     printf("%-8s %12s %7s %11s  %s\n", "device", "samples", "busy", "peak memory", "most of it");
     for (int k = 0; k < s->devices; k++) {
         const dp_device_report *r = &s->device[k];
-        char samples[32], total[32], first[32], second[32];
-        int most[2];
-        largest_purposes(r, most);
-        printf("%-8s %12s %5.0f %% %11s  %s %s, %s %s\n", r->device,
+        char samples[32], total[32], most[96];
+        printf("%-8s %12s %5.0f %% %11s  %s\n", r->device,
                dp_format_count(r->samples, samples, sizeof samples), 100 * r->busy_fraction,
-               dp_format_bytes(r->peak_total_bytes, total, sizeof total), dp_memory_purpose(most[0]),
-               dp_format_bytes(r->peak_bytes[most[0]], first, sizeof first), dp_memory_purpose(most[1]),
-               dp_format_bytes(r->peak_bytes[most[1]], second, sizeof second));
+               dp_format_bytes(r->peak_total_bytes, total, sizeof total),
+               cli_most_memory(r, most, sizeof most));
     }
 }
 

@@ -236,18 +236,19 @@ static int split(const dp_engine *e, int64_t batch, int64_t *chunk)
 
 /* A training chunk must not leave a batch normalisation one value per channel: the variance of one value says
  * nothing. */
-static dp_status check_norms(const dp_engine *e, const dp_plan_job *job, dp_error *err)
+static dp_status check_norms(const dp_model *model, int devices, int64_t samples, const int64_t *chunk,
+                             dp_error *err)
 {
-    if (!job->training || e->model->norm_positions != 1)
+    if (model->norm_positions != 1)
         return DP_OK;
     char sizes[256];
     size_t used = 0;
     bool single = false;
-    for (int k = 0; k < e->device_count; k++) {
-        single |= job->chunk[k] == 1;
-        if (job->chunk[k] > 0 && used < sizeof sizes)
+    for (int k = 0; k < devices; k++) {
+        single |= chunk[k] == 1;
+        if (chunk[k] > 0 && used < sizeof sizes)
             used += (size_t)snprintf(sizes + used, sizeof sizes - used, "%s%lld", used ? "," : "",
-                                     (long long)job->chunk[k]);
+                                     (long long)chunk[k]);
     }
     if (!single)
         return DP_OK;
@@ -256,7 +257,16 @@ static dp_status check_norms(const dp_engine *e, const dp_plan_job *job, dp_erro
         "a batch of %lld samples is split into %s: batch normalisation in model '%s' cannot train on "
         "one value per channel; choose another batch size or number of devices, or --drop-last if it "
         "is the last batch",
-        (long long)job->samples, sizes, e->model->name);
+        (long long)samples, sizes, model->name);
+}
+
+dp_status dp_engine_check_batch(const dp_context *context, const dp_model *model,
+                                const dp_engine_config *config, int64_t batch, dp_error *err)
+{
+    int64_t chunk[DP_MAX_DEVICES];
+    int devices = device_count(context, config);
+    dp_split_batch(config->split, config->shares, devices, batch, chunk);
+    return check_norms(model, devices, batch, chunk, err);
 }
 
 static bool is_planned(const dp_engine *e, int64_t batch, bool training)
@@ -283,7 +293,8 @@ dp_status dp_engine_plan(dp_engine *engine, int64_t batch, bool training, dp_err
     job->samples = batch;
     job->training = training;
     split(engine, batch, job->chunk);
-    DP_TRY(check_norms(engine, job, err));
+    if (training)
+        DP_TRY(check_norms(engine->model, engine->device_count, batch, job->chunk, err));
     for (int k = 0; k < engine->device_count; k++)
         dp_worker_post(&engine->replicas[k], dp_replica_plan, job);
     DP_TRY(dp_workers_wait(engine, err));

@@ -215,6 +215,21 @@ json_t *read_log(const char *path, const char *event)
     return list;
 }
 
+json_t *parse_json(const char *text)
+{
+    json_t *json = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+    ck_assert_msg(json != NULL, "no JSON: %s", text);
+    return json;
+}
+
+json_t *read_json(const char *path)
+{
+    json_error_t error;
+    json_t *json = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
+    ck_assert_msg(json != NULL, "%s: %s", path, error.text);
+    return json;
+}
+
 const json_t *at(const json_t *events, int i)
 {
     size_t n = json_array_size(events);

@@ -47,6 +47,9 @@ void assert_same_file(const char *a, const char *b);
 
 /* The events of a log that are of one kind, or all (NULL). Owner: the caller, json_decref. */
 json_t *read_log(const char *path, const char *event);
+/* A whole file, or a text, that is one JSON value. Owner: the caller, json_decref. */
+json_t *read_json(const char *path);
+json_t *parse_json(const char *text);
 /* Event number i of the list; a negative i counts from its end. */
 const json_t *at(const json_t *events, int i);
 double number_of(const json_t *event, const char *key);
@@ -69,6 +72,8 @@ Suite *train_suite(void);
 Suite *files_suite(void);
 Suite *weights_suite(void);
 Suite *promises_suite(void);
+Suite *bench_suite(void);
+Suite *explain_suite(void);
 Suite *input_suite(void);
 Suite *memory_suite(void);
 /* On emulated GPUs, with what lies in `folder` (build/emulated/tools); false if there is no such folder. */

@@ -20,6 +20,8 @@ int main(void)
         srunner_add_suite(runner, files_suite());
         srunner_add_suite(runner, weights_suite());
         srunner_add_suite(runner, promises_suite());
+        srunner_add_suite(runner, bench_suite());
+        srunner_add_suite(runner, explain_suite());
         srunner_add_suite(runner, input_suite());
         srunner_add_suite(runner, memory_suite());
         srunner_add_suite(runner, resume_suite());

@@ -14,7 +14,7 @@ typedef struct mistake {
 static const mistake mistakes[] = {
     {"", 2, "a command is needed"},
     {"trian", 2, "unknown command 'trian'; did you mean 'train'?"},
-    {"bench", 2, "unknown command 'bench'"},
+    {"predict", 2, "unknown command 'predict'"},
     {"--batch-size 4", 2, "unknown command '--batch-size'"},
     /* options */
     {"train --batchsize 4", 2, "unknown option '--batchsize'; did you mean '--batch-size'?"},
@@ -121,6 +121,39 @@ static const mistake mistakes[] = {
     {"devices --device cuda", 1, "CUDA is not available: "},
     {"devices --logical-devices 0", 2, "--logical-devices '0'"},
     {"devices --batch-size 4", 2, "unknown option '--batch-size'"},
+    /* bench: before anything is measured */
+    {"bench --data synthetic", 2, "unknown option '--data'"},
+    {"bench --batch-sizes 16,0", 2, "--batch-sizes '0'"},
+    {"bench --batch-sizes 16,", 2, "--batch-sizes '16,'"},
+    {"bench --steps 0", 2, "--steps '0'"},
+    {"bench --scaling strange", 2, "--scaling 'strange'"},
+    {"bench --model lenet --width 8", 2, "model 'lenet' has no use for --width"},
+    {"bench --model unet16 --num-classes 2", 2, "masks have one channel"},
+    {"bench --logical-devices 1", 2, "there is only cpu:0 to use"},
+    {"bench --logical-devices 3 --device-ids 2", 2, "there is only cpu:2 to use"},
+    {"bench --logical-devices 2 --split 1,2,3", 2, "3 shares for 2 devices"},
+    {"bench --logical-devices 2 --model resnet18 --size 32x32 --batch-sizes 16,3", 2, "is split into 2,1"},
+    {"bench --logical-devices 2 --json nowhere/b.json", 1, "--json 'nowhere/b.json'"},
+    {"bench --logical-devices 2 --csv .", 1, "--csv '.'"},
+    {"bench --logical-devices 2 --csv result --json ./result", 2, "name the same file"},
+    /* lessons */
+    {"explain", 2, "explain needs a lesson: loss-average, imbalance, batch-size, split, device-ids, "},
+    {"explain --json", 2, "explain needs a lesson"},
+    {"explain imbalanc", 2, "unknown lesson 'imbalanc'; did you mean 'imbalance'?"},
+    {"explain split 5", 2, "unexpected argument '5'"},
+    {"explain split --model mlp", 2, "explain split has no use for --model"},
+    {"explain loss-average --batch-size 3", 2, "explain loss-average has no use for --batch-size"},
+    {"explain speedup --batch-size 3", 2, "explain speedup has no use for --batch-size"},
+    {"explain split --devices 65", 2, "--devices '65'"},
+    {"explain split --devices 3 --split 1,2", 2, "2 shares for 3 devices"},
+    {"explain split --devices 2 --split 0,0", 2, "at least one share above 0"},
+    {"explain speedup --link 0", 2, "--link '0': a number above 0"},
+    {"explain speedup --compute nan", 2, "--compute 'nan'"},
+    {"explain imbalance --logical-devices 1", 2, "there is only cpu:0 to use"},
+    {"explain imbalance --logical-devices 2 --output-device 5", 2, "output device 5"},
+    {"explain imbalance --logical-devices 2 --split 1,2,3", 2, "3 shares for 2 devices"},
+    {"explain batch-size --logical-devices 3 --device-ids 1", 2, "there is only cpu:1 to use"},
+    {"explain accumulation --accumulation-steps 1", 2, "--accumulation-steps '1'"},
     /* files that are not there */
     {"train --data idx:nowhere --quiet", 1, "'nowhere'"},
     {"train --data safetensors:nowhere --quiet", 1, "'nowhere'"},
@@ -187,6 +220,9 @@ START_TEST(help_is_on_stdout_and_fits_a_terminal)
     assert_contains(r->out, "--json");
     assert_lacks(r->out, "--lr ");
     assert_help(dptrain("devices --help"));
+    assert_help(dptrain("bench --help"));
+    assert_help(dptrain("explain --help"));
+    assert_help(dptrain("explain split --help"));
 }
 END_TEST
 

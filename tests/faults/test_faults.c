@@ -81,7 +81,7 @@ static dp_status run_line(const char *line, dp_error *err)
     alarm(RUN_SECONDS);
     int code = 0;
     dp_status status =
-        strcmp(argv[1], "train") == 0 ? cli_train(argc, argv, &code, err) : cli_eval(argc, argv, err);
+        strcmp(argv[1], "train") == 0 ? cli_train(argc, argv, &code, err) : cli_eval(argc, argv, &code, err);
     alarm(0);
     return status;
 }

@@ -38,6 +38,8 @@ plain() { sed -e 's/\\-/-/g' -e 's/\\&//g' -e 's/\\e/\\/g' "$tmp/dptrain.1"; }
 same 'the man page has every command' "$commands" "$(plain | sed -n 's/^\.SH OPTIONS OF \(.*\)/\L\1/p')"
 for command in $commands; do
     page=$(plain | sed -n "/^\.SH OPTIONS OF ${command^^}$/,/^\.SH /p")
+    [ "$command" != explain ] ||
+        grep -qx '\.B loss-average' <<<"$page" || failed 'the man page has no lesson'
     same "the man page has the options of $command" "$(options "$command")" \
         "$(sed -n '/^\.TP$/{n;s/^\.BI* \(--[a-z0-9-]*\).*/\1/p}' <<<"$page")"
     # Word for word, whatever the line breaks.
@@ -47,7 +49,7 @@ for command in $commands; do
             tr -d '":' | tr -s ' \n' '\n' | grep .)"
 done
 # No option of the table is lost on the way to the help.
-table=$(grep -oE 'X\(OPT_[A-Z0-9_]+, "[a-z0-9-]+"' src/cli/options.def | sed 's/.*"\(.*\)"/--\1/')
+table=$(grep -oE 'X\(OPT_[A-Z0-9_]+, "[a-z0-9-]+"' src/cli/options.def | sed 's/.*"\(.*\)"/--\1/' | sort -u)
 same 'every option of the table belongs to a command' "$table" \
     "$(for command in $commands; do options "$command"; done | sort -u)"
 
@@ -67,9 +69,15 @@ complete_words() { # complete_words WORD...: what is offered for the last word, 
 complete -p dptrain | grep -q -- '-F _dptrain dptrain' || failed 'the completion is not registered'
 same 'commands are completed' "$commands"$'\n--help\n--version' "$(complete_words dptrain '')"
 same 'a command is completed' 'train' "$(complete_words dptrain tr)"
+lessons=$(dptrain explain --help | sed -n 's/^  \([a-z][a-z-]*\)  *.*/\1/p')
+[ "$(wc -l <<<"$lessons")" -eq 7 ] || failed "explain has other than seven lessons: $lessons"
 for command in $commands; do
-    same "options of $command are completed" "$(options "$command")" "$(complete_words dptrain "$command" '')"
+    first=
+    [ "$command" != explain ] || first=$'\n'$lessons
+    same "options of $command are completed" "$(options "$command")$first" "$(complete_words dptrain "$command" '')"
 done
+same 'after a lesson come options' "$(options explain)" "$(complete_words dptrain explain split '')"
+same 'a lesson is completed' 'accumulation' "$(complete_words dptrain explain acc)"
 same 'an option is completed' $'--loss\n--loss-mode' "$(complete_words dptrain train --device cpu --los)"
 same 'after a flag come options' '--no-shuffle' "$(complete_words dptrain train --quiet --no-s)"
 same 'models are completed' "$(dptrain train --model list)" "$(complete_words dptrain train --model '')"

@@ -27,7 +27,7 @@ units=(tests/unit/test_*.c)
 units=("${units[@]##*/}")
 units=("${units[@]%.c}")
 
-# build NAME DIR SETTING...: every program, tests and benchmarks too.
+# build NAME DIR SETTING...: every program, tests too.
 build() {
     task "$1" 900 "$MAKE" -j"$(nproc)" --no-print-directory BUILD="$2" "${@:3}" tests
 }
