@@ -85,6 +85,7 @@ typedef struct dp_train_config {
     bool overwrite;        /* start afresh in a directory that holds checkpoints */
     const char *save;      /* final weights; may be NULL */
     const char *log;       /* NULL: log.jsonl in model_dir */
+    const char *trace;     /* a file in the Trace Event Format (trace.h); NULL: none */
     double valid_split;    /* for the checkpoint: how the data was opened */
     uint64_t data_seed;
     int argument_count; /* for the log: the command line */

@@ -72,8 +72,8 @@ void cli_print_variables(FILE *out);
 
 /* ---- paths.c ---- */
 
-/* No output (--save, --log) may be written over an input (--init, --data), over the other, or under a name
- * that the run uses in model_dir. */
+/* No output (--save, --log, --trace) may be written over an input (--init, --data), over the other, or under
+ * a name that the run uses in model_dir. */
 dp_status cli_check_files(const cli_options *o, const char *model_dir, const char *data_source,
                           dp_error *err);
 

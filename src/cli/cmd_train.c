@@ -82,6 +82,7 @@ static dp_status read_loop(training *t, dp_error *err)
     c->model_dir = cli_given(o, OPT_MODEL_DIR) ? o->value[OPT_MODEL_DIR] : "model";
     c->save = o->value[OPT_SAVE];
     c->log = o->value[OPT_LOG];
+    c->trace = o->value[OPT_TRACE];
     return DP_OK;
 }
 

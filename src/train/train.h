@@ -63,7 +63,6 @@ dp_status dp_check_fit(const dp_model *model, const dp_engine_config *config, co
 dp_status dp_evaluate_with(dp_engine *engine, dp_loader *loader, bool labels, dp_evaluation *result,
                            dp_error *err);
 /* A loader whose batches lie in memory that the context's devices copy from fastest. */
-dp_status dp_make_loader(dp_context *context, const dp_dataset *dataset, int64_t batch_size, int workers,
-                         bool shuffle, bool drop_last, uint64_t seed, dp_loader **out, dp_error *err);
+dp_status dp_make_loader(dp_context *context, const dp_loader_config *config, dp_loader **out, dp_error *err);
 
 #endif

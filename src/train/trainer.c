@@ -42,6 +42,7 @@ typedef struct trainer {
     dp_loader *loader, *valid_loader;
     dp_model_dir dir;
     dp_log *log;
+    dp_trace *trace;
     double best;
     dp_train_summary *summary;
 
@@ -152,11 +153,22 @@ static dp_status start(trainer *t, dp_error *err)
     const dp_train_config *c = t->config;
     /* The engine first: memory that copies fast is to be had once a device is open. */
     DP_TRY(dp_engine_create(t->context, t->model, &c->engine, &t->engine, err));
-    DP_TRY(dp_make_loader(t->context, t->train, c->batch_size, c->workers, c->shuffle, c->drop_last, c->seed,
-                          &t->loader, err));
-    if (t->valid)
-        DP_TRY(dp_make_loader(t->context, t->valid, c->batch_size, c->workers, false, false, 0,
-                              &t->valid_loader, err));
+    dp_loader_config loader = {.dataset = t->train,
+                               .batch_size = c->batch_size,
+                               .workers = c->workers,
+                               .shuffle = c->shuffle,
+                               .drop_last = c->drop_last,
+                               .seed = c->seed,
+                               .trace = t->trace};
+    DP_TRY(dp_make_loader(t->context, &loader, &t->loader, err));
+    if (t->valid) {
+        loader = (dp_loader_config){.dataset = t->valid,
+                                    .batch_size = c->batch_size,
+                                    .workers = c->workers,
+                                    .trace = t->trace,
+                                    .track_name = "validation loader"};
+        DP_TRY(dp_make_loader(t->context, &loader, &t->valid_loader, err));
+    }
     DP_TRY(dp_engine_set_state(t->engine, t->state, err));
     DP_TRY(plan_batches(t, err));
     DP_TRY(open_files(t, err));
@@ -346,6 +358,21 @@ static dp_status run(trainer *t, dp_error *err)
     return end_run(t, dp_now() - began, err);
 }
 
+/* After all that records has been freed. A run that failed leaves no trace. */
+static dp_status close_trace(trainer *t, dp_status status, dp_error *err)
+{
+    uint64_t dropped;
+    if (!t->trace || status != DP_OK) {
+        dp_trace_abandon(t->trace);
+        return status;
+    }
+    DP_TRY(dp_trace_close(t->trace, &dropped, err));
+    if (dropped > 0)
+        note(t, "the trace in '%s' is not complete: %llu spans were left out, as it holds %d at most",
+             t->config->trace, (unsigned long long)dropped, DP_TRACE_MAX_SPANS);
+    return DP_OK;
+}
+
 dp_status dp_train(dp_context *context, const dp_model *model, dp_model_state *state, const dp_dataset *train,
                    const dp_dataset *valid, const dp_train_config *config, const dp_train_observer *observer,
                    dp_train_summary *summary, dp_error *err)
@@ -368,10 +395,14 @@ dp_status dp_train(dp_context *context, const dp_model *model, dp_model_state *s
                  .valid = valid,
                  .dir = {.lock = -1},
                  .summary = summary};
-    dp_status status = run(&t, err);
+    dp_status status = config->trace ? dp_trace_open(config->trace, &t.trace, err) : DP_OK;
+    own.engine.trace = t.trace;
+    if (status == DP_OK)
+        status = run(&t, err);
     dp_engine_free(t.engine);
     dp_loader_free(t.loader);
     dp_loader_free(t.valid_loader);
+    status = close_trace(&t, status, err);
     dp_log_close(t.log);
     dp_model_dir_close(&t.dir);
     return status;
