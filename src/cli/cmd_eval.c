@@ -36,8 +36,10 @@ static dp_status open_data(evaluation *e, dp_error *err)
     }
     int64_t shape[3];
     int rank = dp_model_input_shape(e->model, shape);
-    if (rank == 3)
+    if (rank == 3) {
         memcpy(config.synthetic_shape, shape, sizeof shape);
+        memcpy(config.size, shape + 1, sizeof config.size);
+    }
     rank = dp_model_output_shape(e->model, shape);
     config.synthetic_masks = rank == 3;
     if (e->info.criterion == DP_LOSS_CROSS_ENTROPY)

@@ -150,13 +150,17 @@ static dp_status read_model(training *t, dp_error *err)
     return DP_OK;
 }
 
-/* Synthetic data comes in the model's usual shape, or in that of --size and --num-classes. */
+/* Synthetic data comes in the model's usual shape, or in that of --size and --num-classes; pictures are
+ * brought to --size. */
 static dp_status shape_data(training *t, dp_error *err)
 {
     dp_data_config *d = &t->data;
     bool synthetic = strncmp(d->source, "synthetic", strlen("synthetic")) == 0;
+    if (cli_is_pictures(d->source))
+        return cli_size(t->options, OPT_SIZE, d->size, err);
     if (cli_given(t->options, OPT_SIZE) && !synthetic)
-        return dp_fail(err, DP_ERROR_USAGE, "--size is for synthetic data, not for '%s'", d->source);
+        return dp_fail(err, DP_ERROR_USAGE, "--size is for synthetic data and pictures, not for '%s'",
+                       d->source);
     memcpy(d->synthetic_shape, t->traits.usual_shape, sizeof d->synthetic_shape);
     d->synthetic_classes = t->traits.usual_classes;
     d->synthetic_masks = t->traits.dense;
