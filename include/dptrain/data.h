@@ -102,6 +102,10 @@ const dp_dataset_info *dp_dataset_info_of(const dp_dataset *dataset);
 dp_status dp_dataset_read(const dp_dataset *dataset, int64_t index, int64_t epoch, float *x, void *target,
                           dp_error *err);
 
+/* The mean over the samples of the share of their target values above 0.5: of a mask's pixels, those that are
+ * marked. Reads every target, on `workers` threads. DP_ERROR_USAGE for labels. */
+dp_status dp_dataset_positive_share(const dp_dataset *dataset, int workers, double *out, dp_error *err);
+
 typedef struct dp_batch {
     int64_t index; /* within the epoch, from 0 */
     int64_t samples;
