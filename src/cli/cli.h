@@ -38,7 +38,7 @@ typedef struct cli_options {
     const char *value[OPT_COUNT];     /* NULL: not given; flags: "" */
     const char *files[CLI_MAX_FILES]; /* arguments that are no options, where the command takes any */
     int file_count;
-    char data_text[4200];             /* what --data-dir is short for */
+    char data_text[4200]; /* what --data-dir is short for */
 } cli_options;
 
 /* Parses what follows the command's name. DP_ERROR_USAGE names the option, with the nearest known one. */

@@ -29,7 +29,7 @@ static const struct {
     {CLI_TRAIN, "train [options]",
      "Trains a model on all devices, with the arithmetic of torch.nn.DataParallel.", 0},
     {CLI_EVAL, "eval --init FILE [options]",
-     "Loss and accuracy of a checkpoint; model and normalisation are read from it.", 0},
+     "Loss, and accuracy or IoU and F1, of a checkpoint; model and normalisation are read\nfrom it.", 0},
     {CLI_BENCH, "bench [options]",
      "How fast all devices train against one of them, by batch size, and what the time\nof a step goes to.",
      0},

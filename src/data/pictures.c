@@ -9,8 +9,6 @@
 #include "io/file.h"
 #include "io/resize.h"
 
-enum { NAMED_IN_ERROR = 5 };
-
 void dp_pictures_free(dp_pictures *pictures)
 {
     if (!pictures)
@@ -91,33 +89,6 @@ static dp_status keep_good(dp_pictures *pictures, dp_bad_files *bad, dp_error *e
     }
     pictures->count = kept;
     return status;
-}
-
-/* One line: the count, and the first of the reasons. */
-static dp_status refuse(const dp_bad_files *bad, dp_error *err)
-{
-    char text[1600] = "";
-    size_t used = 0;
-    int64_t named = bad->count < NAMED_IN_ERROR ? bad->count : NAMED_IN_ERROR;
-    for (int64_t i = 0; i < named && used < sizeof text; i++)
-        used += (size_t)snprintf(text + used, sizeof text - used, "%s%s", i ? "; " : "", bad->reasons[i]);
-    if (bad->count > named && used < sizeof text)
-        snprintf(text + used, sizeof text - used, "; and %lld more", (long long)(bad->count - named));
-    return dp_fail(err, DP_ERROR_IO, "%lld file%s cannot be used: %s (--skip-bad trains without %s)",
-                   (long long)bad->count, bad->count == 1 ? "" : "s", text, bad->count == 1 ? "it" : "them");
-}
-
-static void tell(const dp_data_config *config, const dp_bad_files *bad)
-{
-    char text[1200];
-    if (!config->note)
-        return;
-    for (int64_t i = 0; i < bad->count; i++) {
-        snprintf(text, sizeof text, "left out: %s", bad->reasons[i]);
-        config->note(config->note_user, text);
-    }
-    snprintf(text, sizeof text, "%lld file%s left out", (long long)bad->count, bad->count == 1 ? "" : "s");
-    config->note(config->note_user, text);
 }
 
 /* One size for all samples: what was asked for, or that of the pictures. */
@@ -228,10 +199,7 @@ dp_status dp_pictures_check(dp_pictures *pictures, const dp_data_config *config,
 {
     int64_t shape[3];
     DP_TRY(keep_good(pictures, bad, err));
-    if (bad->count > 0 && !config->skip_bad)
-        return refuse(bad, err);
-    if (bad->count > 0)
-        tell(config, bad);
+    DP_TRY(dp_bad_files_settle(bad, config->skip_bad, config->note, config->note_user, err));
     if (pictures->count == 0)
         return dp_fail(err, DP_ERROR_IO, "'%s' holds no pictures (.jpg, .jpeg or .png) that can be used",
                        source);

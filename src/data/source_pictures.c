@@ -29,29 +29,30 @@ static dp_status join(const char *folder, const char *name, char **out, dp_error
 
 /* ---- pairs ---- */
 
-typedef struct names {
-    dp_named_picture *list;
-    int64_t count, next;
-} names;
+typedef struct queue {
+    dp_names names;
+    int64_t next;
+} queue;
 
 /* Takes the next name; those of the same stem that follow it are bad. */
-static dp_status take_next(names *n, const dp_named_picture **out, dp_bad_files *bad, dp_error *err)
+static dp_status take_next(queue *q, const dp_named_picture **out, dp_bad_files *bad, dp_error *err)
 {
-    *out = &n->list[n->next++];
-    while (n->next < n->count && strcmp(n->list[n->next].stem, (*out)->stem) == 0)
+    const dp_names *n = &q->names;
+    *out = &n->list[q->next++];
+    while (q->next < n->count && strcmp(n->list[q->next].stem, (*out)->stem) == 0)
         DP_TRY(
-            dp_bad_file(bad, err, "'%s' has the same stem as '%s'", n->list[n->next++].path, (*out)->path));
+            dp_bad_file(bad, err, "'%s' has the same stem as '%s'", n->list[q->next++].path, (*out)->path));
     return DP_OK;
 }
 
 /* Both lists are sorted by stem. */
-static dp_status pair(names *images, names *masks, dp_pictures *pictures, dp_bad_files *bad, dp_error *err)
+static dp_status pair(queue *images, queue *masks, dp_pictures *pictures, dp_bad_files *bad, dp_error *err)
 {
-    while (images->next < images->count || masks->next < masks->count) {
-        int order = images->next == images->count ? 1
-                    : masks->next == masks->count
+    while (images->next < images->names.count || masks->next < masks->names.count) {
+        int order = images->next == images->names.count ? 1
+                    : masks->next == masks->names.count
                         ? -1
-                        : strcmp(images->list[images->next].stem, masks->list[masks->next].stem);
+                        : strcmp(images->names.list[images->next].stem, masks->names.list[masks->next].stem);
         const dp_named_picture *image = NULL, *mask = NULL;
         if (order <= 0)
             DP_TRY(take_next(images, &image, bad, err));
@@ -69,19 +70,19 @@ static dp_status pair(names *images, names *masks, dp_pictures *pictures, dp_bad
 static dp_status list_pairs(const char *folder, dp_pictures *pictures, dp_bad_files *bad, dp_error *err)
 {
     static const char *const parts[2] = {"images", "masks"};
-    names found[2] = {{0}, {0}};
+    queue found[2] = {0};
     dp_status status = DP_OK;
     for (int i = 0; i < 2 && status == DP_OK; i++) {
         char *path = NULL;
         status = join(folder, parts[i], &path, err);
         if (status == DP_OK)
-            status = dp_list_pictures(path, bad, &found[i].list, &found[i].count, err);
+            status = dp_list_pictures(path, bad, &found[i].names, err);
         dp_free(path);
     }
     if (status == DP_OK)
         status = pair(&found[0], &found[1], pictures, bad, err);
     for (int i = 0; i < 2; i++)
-        dp_free_names(found[i].list, found[i].count);
+        dp_names_clear(&found[i].names);
     return status;
 }
 
@@ -105,31 +106,29 @@ dp_status dp_open_segmentation(const dp_data_config *config, const char *argumen
 static dp_status list_class(const char *folder, int32_t label, dp_pictures *pictures, dp_bad_files *bad,
                             dp_error *err)
 {
-    names found = {0};
-    DP_TRY(dp_list_pictures(folder, bad, &found.list, &found.count, err));
-    dp_status status = DP_OK;
-    if (found.count == 0)
+    dp_names found = {0};
+    dp_status status = dp_list_pictures(folder, bad, &found, err);
+    if (status == DP_OK && found.count == 0)
         status = dp_fail(err, DP_ERROR_IO,
                          "'%s' holds no pictures (.jpg, .jpeg or .png): every folder is a class", folder);
     for (int64_t i = 0; i < found.count && status == DP_OK; i++)
         status = dp_pictures_add(pictures, found.list[i].path, NULL, label, err);
-    dp_free_names(found.list, found.count);
+    dp_names_clear(&found);
     return status;
 }
 
 static dp_status list_classes(const char *folder, dp_pictures *pictures, int64_t *classes, dp_bad_files *bad,
                               dp_error *err)
 {
-    names found = {0};
-    DP_TRY(dp_list_folders(folder, &found.list, &found.count, err));
-    dp_status status = DP_OK;
-    if (found.count == 0)
+    dp_names found = {0};
+    dp_status status = dp_list_folders(folder, &found, err);
+    if (status == DP_OK && found.count == 0)
         status = dp_fail(err, DP_ERROR_IO,
                          "'%s' holds no folders: images:DIR needs a folder of pictures per class", folder);
     for (int64_t i = 0; i < found.count && status == DP_OK; i++)
         status = list_class(found.list[i].path, (int32_t)i, pictures, bad, err);
     *classes = found.count;
-    dp_free_names(found.list, found.count);
+    dp_names_clear(&found);
     return status;
 }
 
