@@ -25,7 +25,7 @@ else
 OPENMP      := -fopenmp
 OPENMP_LIBS := -fopenmp
 endif
-LIBS       ?= -ldnnl -ljansson -lz $(OPENMP_LIBS) -lm -ldl -lpthread
+LIBS       ?= -ldnnl -ljansson -lz -ljpeg -lpng $(OPENMP_LIBS) -lm -ldl -lpthread
 CHECK_LIBS ?= -lcheck -lsubunit -lrt
 
 # Where make install puts things: $(DESTDIR)$(PREFIX)/bin, lib, include and share. DESTDIR stages a package.

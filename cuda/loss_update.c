@@ -4,6 +4,7 @@
 #include "internal.h"
 #include "kernels/kernels.h"
 
+_Static_assert(sizeof(dp_sample_counts) == sizeof(dp_loss_counts), "two names of one structure");
 _Static_assert((int)DP_UPDATE_MAX_SOURCES >= (int)DP_MAX_DEVICES, "an update takes one source per device");
 
 dp_status dp_cuda_loss(dp_device *device, void *stream, const dp_loss_args *args, dp_error *err)
@@ -23,7 +24,7 @@ dp_status dp_cuda_loss(dp_device *device, void *stream, const dp_loss_args *args
         .pos_weight = args->pos_weight,
         .scale = args->scale,
         .sample_loss = args->sample_loss,
-        .correct = args->correct,
+        .counts = (dp_sample_counts *)args->counts,
         .gradient = args->gradient,
     };
     DP_CUDA_TRY(dp_cuda_state(device)->label, err, dp_loss_launch(stream, &p));

@@ -145,6 +145,10 @@ typedef enum dp_loss_rule {
     DP_RULE_ABSOLUTE
 } dp_loss_rule;
 
+typedef struct dp_sample_counts { /* dp_loss_counts of device.h */
+    int32_t correct, predicted, actual;
+} dp_sample_counts;
+
 typedef struct dp_loss_parameters {
     dp_loss_rule rule;
     int64_t samples, elements;
@@ -152,8 +156,8 @@ typedef struct dp_loss_parameters {
     const void *target; /* int32 [samples] or float [samples, elements] */
     float pos_weight, scale;
     float *sample_loss;
-    int32_t *correct; /* may be NULL */
-    float *gradient;  /* may be NULL, may be output */
+    dp_sample_counts *counts; /* may be NULL */
+    float *gradient;          /* may be NULL, may be output */
 } dp_loss_parameters;
 
 cudaError_t dp_loss_launch(cudaStream_t stream, const dp_loss_parameters *parameters);

@@ -69,8 +69,8 @@ static __global__ void __launch_bounds__(WIDEST) cross_entropy_kernel(const dp_l
     }
     if (threadIdx.x == 0) {
         p.sample_loss[blockIdx.x] = logf(sum) + (top - at_label);
-        if (p.correct)
-            p.correct[blockIdx.x] = largest == label;
+        if (p.counts)
+            p.counts[blockIdx.x] = {largest == label, 0, 0};
     }
 }
 
@@ -85,19 +85,41 @@ static __device__ __forceinline__ float bce_term(float x, float t, float pos_wei
     return (1.0f - t) * x + weight * (log1pf(e) + (x < 0.0f ? -x : 0.0f));
 }
 
-// A block of 32, 256 or 1024 threads for each sample, 128 bytes of shared memory. Reads output and target and
+// The sum of a block's counts, in every thread; as dp_block_sum.
+static __device__ __forceinline__ int32_t block_count(int32_t value, int32_t *shared)
+{
+    for (int distance = 16; distance > 0; distance /= 2)
+        value += __shfl_xor_sync(0xffffffffu, value, distance);
+    if (blockDim.x == 32)
+        return value;
+    if (threadIdx.x % 32 == 0)
+        shared[threadIdx.x / 32] = value;
+    __syncthreads();
+    int32_t sum = 0;
+    for (unsigned warp = 0; warp < blockDim.x / 32; warp++)
+        sum += shared[warp];
+    return sum;
+}
+
+// A block of 32, 256 or 1024 threads for each sample, 512 bytes of shared memory. Reads output and target and
 // writes the gradient once: the least possible. Few large samples leave multiprocessors idle; the price of a
 // sum that needs no second kernel.
 static __global__ void __launch_bounds__(WIDEST) elementwise_loss_kernel(const dp_loss_parameters p)
 {
     __shared__ float shared[32];
+    __shared__ int32_t shared_count[3][32];
     const int64_t first = blockIdx.x * p.elements;
     float sum = 0.0f;
+    dp_sample_counts counts = {0, 0, 0};
     for (int64_t j = threadIdx.x; j < p.elements; j += blockDim.x) {
         float x = p.output[first + j], t = static_cast<const float *>(p.target)[first + j];
         float d = x - t, slope;
         if (p.rule == DP_RULE_BCE_WITH_LOGITS) {
             sum += bce_term(x, t, p.pos_weight, &slope);
+            const bool predicted = x > 0.0f, actual = t > 0.5f;
+            counts.correct += predicted && actual;
+            counts.predicted += predicted;
+            counts.actual += actual;
         } else if (p.rule == DP_RULE_SQUARED) {
             sum += d * d;
             slope = 2.0f * d;
@@ -109,10 +131,15 @@ static __global__ void __launch_bounds__(WIDEST) elementwise_loss_kernel(const d
             p.gradient[first + j] = p.scale * slope;
     }
     sum = dp_block_sum(sum, shared);
+    if (p.counts) {
+        counts.correct = block_count(counts.correct, shared_count[0]);
+        counts.predicted = block_count(counts.predicted, shared_count[1]);
+        counts.actual = block_count(counts.actual, shared_count[2]);
+    }
     if (threadIdx.x == 0) {
         p.sample_loss[blockIdx.x] = sum;
-        if (p.correct)
-            p.correct[blockIdx.x] = 0;
+        if (p.counts)
+            p.counts[blockIdx.x] = counts;
     }
 }
 

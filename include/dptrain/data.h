@@ -45,8 +45,12 @@ typedef enum dp_target_kind {
     DP_TARGET_MASK,   /* float32 0..1, [1, H, W] a sample */
 } dp_target_kind;
 
+/* Half of the samples are mirrored; a box of 70 to 100 % of each side is cut out and brought to the size. */
+enum { DP_AUGMENT_HFLIP = 1, DP_AUGMENT_VFLIP = 2, DP_AUGMENT_CROP = 4 };
+
 typedef struct dp_data_config {
-    const char *source; /* "fashion-mnist", "idx:DIR", "safetensors:FILE", "synthetic[:N]" */
+    const char *source; /* "fashion-mnist", "idx:DIR", "safetensors:FILE", "segmentation:DIR", "images:DIR",
+                           "synthetic[:N]" */
     uint64_t seed;      /* of the held-out share and of synthetic data */
     double valid_split; /* held-out share where the data has no test part of its own; 0: none */
     bool no_validation; /* valid_split was given as 0: no validation at all, test part or not */
@@ -55,6 +59,12 @@ typedef struct dp_data_config {
     bool normalize_set;     /* mean and std were given */
     int normalize_channels; /* 1 (for all channels), or one each */
     float mean[4], std[4];
+    /* Pictures in files (segmentation, images). */
+    int64_t size[2];  /* height and width that all are brought to; 0: theirs, which must then be one */
+    unsigned augment; /* DP_AUGMENT_... of the training share, a function of seed, epoch and sample */
+    bool skip_bad;    /* files that cannot be used are left out and told to note, not an error */
+    void (*note)(void *user, const char *text); /* a line each; may be NULL */
+    void *note_user;
     /* shape of synthetic samples, [C, H, W], and its default number of classes */
     int64_t synthetic_shape[3];
     int64_t synthetic_classes;
@@ -87,8 +97,15 @@ dp_status dp_data_open(const dp_data_config *config, dp_dataset **train, dp_data
 void dp_dataset_free(dp_dataset *dataset); /* NULL is fine */
 const dp_dataset_info *dp_dataset_info_of(const dp_dataset *dataset);
 
-/* Writes sample `index` (normalised float32) and its target (target_bytes). Any number of threads at once. */
-dp_status dp_dataset_read(const dp_dataset *dataset, int64_t index, float *x, void *target, dp_error *err);
+/* Writes sample `index` (normalised float32) and its target (target_bytes); either may be NULL. The epoch
+ * decides how a picture of the training share is augmented; -1: not at all. Any number of threads at once.
+ * DP_ERROR_IO for a picture's file that cannot be read. */
+dp_status dp_dataset_read(const dp_dataset *dataset, int64_t index, int64_t epoch, float *x, void *target,
+                          dp_error *err);
+
+/* The mean over the samples of the share of their target values above 0.5: of a mask's pixels, those that are
+ * marked. Reads every target, on `workers` threads. DP_ERROR_USAGE for labels. */
+dp_status dp_dataset_positive_share(const dp_dataset *dataset, int workers, double *out, dp_error *err);
 
 typedef struct dp_batch {
     int64_t index; /* within the epoch, from 0 */

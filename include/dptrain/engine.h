@@ -186,7 +186,9 @@ typedef struct dp_step_result {
     int64_t chunk_sizes[DP_ENGINE_MAX_DEVICES];  /* of the used devices, in order */
     int used_devices[DP_ENGINE_MAX_DEVICES];     /* which: index into device_ids */
     double device_losses[DP_ENGINE_MAX_DEVICES]; /* each one's mean over its chunk */
-    int64_t correct;                 /* cross entropy: samples whose largest logit is the label's */
+    int64_t correct; /* cross entropy: samples whose largest logit is the label's; BCE: outputs above 0 whose
+                        target is above 0.5 */
+    int64_t predicted, actual;       /* BCE: outputs above 0; targets above 0.5 */
     bool finite;                     /* the loss and, on an update, every gradient were finite */
     char nonfinite_what[192];        /* otherwise: which device and what (a loss; the first such parameter) */
     double phase_ms[DP_PHASES];      /* partitions the step as the coordinator saw it */
@@ -208,7 +210,7 @@ dp_status dp_engine_finish(dp_engine *engine, dp_step_result *result, dp_error *
  * begin and finish only what outlasts the devices' work is. */
 void dp_engine_waited(dp_engine *engine, double seconds);
 
-/* Forward alone: the mean loss over the batch (whatever the mode) and `correct`. */
+/* Forward alone: the mean loss over the batch (whatever the mode) and the counts. */
 dp_status dp_engine_evaluate(dp_engine *engine, const dp_host_batch *batch, dp_step_result *result,
                              dp_error *err);
 

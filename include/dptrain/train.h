@@ -142,7 +142,8 @@ typedef struct dp_epoch_summary {
     double train_loss;
     bool validated;
     double valid_loss, valid_accuracy; /* accuracy: 0..1, labels only */
-    bool has_accuracy, best;
+    double valid_iou, valid_f1;        /* 0..1, masks only */
+    bool has_accuracy, has_overlap, best;
     double seconds, samples_per_second;
 } dp_epoch_summary;
 
@@ -198,12 +199,17 @@ dp_status dp_train_largest_batch(dp_context *context, const dp_model *model, con
 typedef struct dp_evaluation {
     int64_t samples;
     double loss, accuracy; /* accuracy: 0..1, labels only */
-    bool has_accuracy;
+    /* Masks only (bce_with_logits over planes): how well outputs above 0.5 (sigmoid) and targets above 0.5
+     * overlap, from counts over the whole set. With T pixels in both, IoU = T / (predicted + actual - T) and
+     * F1 = 2 T / (predicted + actual); 1 where there is nothing to find and nothing was found. */
+    double iou, f1;
+    bool has_accuracy, has_overlap;
     char nonfinite[128]; /* where the loss was not finite first, and what of the data is at fault; else "" */
     bool data_at_fault;
 } dp_evaluation;
 
-/* The mean loss, and the accuracy for labels, of a model in this state over a data set. */
+/* The mean loss, and the accuracy for labels or the overlap for masks, of a model in this state over a data
+ * set. */
 dp_status dp_evaluate(dp_context *context, const dp_model *model, const dp_model_state *state,
                       const dp_dataset *dataset, const dp_engine_config *config, int64_t batch_size,
                       int workers, dp_evaluation *result, dp_error *err);

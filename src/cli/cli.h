@@ -38,6 +38,7 @@ typedef struct cli_options {
     const char *value[OPT_COUNT];     /* NULL: not given; flags: "" */
     const char *files[CLI_MAX_FILES]; /* arguments that are no options, where the command takes any */
     int file_count;
+    char data_text[4200]; /* what --data-dir is short for */
 } cli_options;
 
 /* Parses what follows the command's name. DP_ERROR_USAGE names the option, with the nearest known one. */
@@ -78,8 +79,10 @@ dp_status cli_context_config(const cli_options *o, dp_context_config *out, dp_er
 /* Opens the devices and fills config->device_ids (into ids) and device_count. */
 dp_status cli_open_devices(const cli_options *o, dp_context **context, int ids[DP_ENGINE_MAX_DEVICES],
                            dp_engine_config *config, dp_error *err);
-/* --data, --valid-split, --seed, --mean, --std. */
+/* --data, --valid-split, --seed, --mean, --std, --augment, --skip-bad. */
 dp_status cli_data_config(const cli_options *o, dp_data_config *out, dp_error *err);
+/* Does the source hold pictures in files? */
+bool cli_is_pictures(const char *source);
 /* A --valid-split that data with a test part of its own has no use for is an error. valid may be NULL. */
 dp_status cli_check_split(const cli_options *o, const dp_dataset *valid, dp_error *err);
 /* On stderr: the start-up table, and PyTorch's warning if the devices are unlike. */

@@ -36,8 +36,10 @@ static dp_status open_data(evaluation *e, dp_error *err)
     }
     int64_t shape[3];
     int rank = dp_model_input_shape(e->model, shape);
-    if (rank == 3)
+    if (rank == 3) {
         memcpy(config.synthetic_shape, shape, sizeof shape);
+        memcpy(config.size, shape + 1, sizeof config.size);
+    }
     rank = dp_model_output_shape(e->model, shape);
     config.synthetic_masks = rank == 3;
     if (e->info.criterion == DP_LOSS_CROSS_ENTROPY)
@@ -78,8 +80,10 @@ static dp_status print_json(const evaluation *e, const dp_dataset_info *d, const
     json_t *json =
         json_pack("{s:s, s:s, s:I, s:s, s:f}", "data", d->description, "part", part, "samples",
                   (json_int_t)r->samples, "loss_name", dp_loss_names[e->info.criterion], "loss", r->loss);
-    bool whole =
-        json && (!r->has_accuracy || json_object_set_new(json, "accuracy", json_real(r->accuracy)) == 0);
+    bool whole = json &&
+                 (!r->has_accuracy || json_object_set_new(json, "accuracy", json_real(r->accuracy)) == 0) &&
+                 (!r->has_overlap || (json_object_set_new(json, "iou", json_real(r->iou)) == 0 &&
+                                      json_object_set_new(json, "f1", json_real(r->f1)) == 0));
     char *text = whole ? json_dumps(json, JSON_REAL_PRECISION(10)) : NULL;
     json_decref(json);
     if (!text)
@@ -99,6 +103,8 @@ static dp_status print_result(const evaluation *e, const dp_dataset_info *d, con
     printf("%s %.6f\n", dp_loss_names[e->info.criterion], r->loss);
     if (r->has_accuracy)
         printf("accuracy %.2f %%\n", 100 * r->accuracy);
+    if (r->has_overlap)
+        printf("IoU %.4f\nF1 %.4f\n", r->iou, r->f1);
     return DP_OK;
 }
 

@@ -23,8 +23,8 @@ typedef struct training {
     int share_count;
     char *freeze_text;
     const char *freeze[MAX_FREEZE];
-    int loss; /* -1: from the data */
-    bool scale_lr;
+    int loss;                   /* -1: from the data */
+    bool scale_lr, weigh_masks; /* --pos-weight auto */
     int64_t per_device, print_freq;
     uint64_t max_memory; /* of each device; 0: no limit */
 } training;
@@ -119,7 +119,9 @@ static dp_status read_loss(training *t, dp_error *err)
     t->loss = -1;
     DP_TRY(cli_choice(o, OPT_LOSS, dp_loss_names, &t->loss, err));
     DP_TRY(cli_choice(o, OPT_LOSS_MODE, dp_loss_mode_names, &mode, err));
-    DP_TRY(cli_number(o, OPT_POS_WEIGHT, CLI_ABOVE_0, FLT_MAX, &e->pos_weight, err));
+    t->weigh_masks = cli_given(o, OPT_POS_WEIGHT) && strcmp(o->value[OPT_POS_WEIGHT], "auto") == 0;
+    if (!t->weigh_masks)
+        DP_TRY(cli_number(o, OPT_POS_WEIGHT, CLI_ABOVE_0, FLT_MAX, &e->pos_weight, err));
     e->loss_mode = (dp_loss_mode)mode;
     return DP_OK;
 }
@@ -151,13 +153,17 @@ static dp_status read_model(training *t, dp_error *err)
     return DP_OK;
 }
 
-/* Synthetic data comes in the model's usual shape, or in that of --size and --num-classes. */
+/* Synthetic data comes in the model's usual shape, or in that of --size and --num-classes; pictures are
+ * brought to --size. */
 static dp_status shape_data(training *t, dp_error *err)
 {
     dp_data_config *d = &t->data;
     bool synthetic = strncmp(d->source, "synthetic", strlen("synthetic")) == 0;
+    if (cli_is_pictures(d->source))
+        return cli_size(t->options, OPT_SIZE, d->size, err);
     if (cli_given(t->options, OPT_SIZE) && !synthetic)
-        return dp_fail(err, DP_ERROR_USAGE, "--size is for synthetic data, not for '%s'", d->source);
+        return dp_fail(err, DP_ERROR_USAGE, "--size is for synthetic data and pictures, not for '%s'",
+                       d->source);
     memcpy(d->synthetic_shape, t->traits.usual_shape, sizeof d->synthetic_shape);
     d->synthetic_classes = t->traits.usual_classes;
     d->synthetic_masks = t->traits.dense;
@@ -203,7 +209,7 @@ static dp_status choose_loss(training *t, const dp_dataset_info *d, dp_error *er
     if ((e->criterion == DP_LOSS_CROSS_ENTROPY) != (d->target == DP_TARGET_LABELS))
         return dp_fail(err, DP_ERROR_USAGE, "--loss %s does not fit the data, whose targets are %s",
                        dp_loss_names[e->criterion], d->target == DP_TARGET_LABELS ? "labels" : "values");
-    if (e->criterion != DP_LOSS_BCE_WITH_LOGITS && e->pos_weight != 1)
+    if (e->criterion != DP_LOSS_BCE_WITH_LOGITS && (e->pos_weight != 1 || t->weigh_masks))
         return dp_fail(err, DP_ERROR_USAGE, "--pos-weight is for --loss bce_with_logits, not %s",
                        dp_loss_names[e->criterion]);
     return DP_OK;
@@ -237,6 +243,21 @@ static dp_status count_outputs(training *t, const dp_dataset_info *d, dp_error *
     return DP_OK;
 }
 
+/* --pos-weight auto. */
+static dp_status weigh_masks(training *t, dp_error *err)
+{
+    double share;
+    if (!t->weigh_masks)
+        return DP_OK;
+    DP_TRY(dp_dataset_positive_share(t->train, t->config.workers, &share, err));
+    if (share <= 0 || share >= 1)
+        return dp_fail(err, DP_ERROR_MISMATCH,
+                       "--pos-weight auto: %s pixel of the training masks is marked (above half of white)",
+                       share <= 0 ? "no" : "every");
+    t->config.engine.pos_weight = (1 - share) / share;
+    return DP_OK;
+}
+
 static dp_status make_model(training *t, dp_error *err)
 {
     const dp_dataset_info *d = dp_dataset_info_of(t->train);
@@ -245,6 +266,7 @@ static dp_status make_model(training *t, dp_error *err)
     memcpy(m->input_shape, d->shape, sizeof m->input_shape);
     DP_TRY(count_outputs(t, d, err));
     DP_TRY(choose_loss(t, d, err));
+    DP_TRY(weigh_masks(t, err));
     DP_TRY(dp_model_build(m, &t->model, err));
     DP_TRY(dp_model_state_create(t->model, &t->state, err));
     dp_model_state_init(t->model, t->config.seed, &t->state);
@@ -264,6 +286,8 @@ static void print_final(const training *t, const dp_train_summary *s)
     const char *part = dp_dataset_info_of(t->valid)->is_test ? "test" : "validation";
     if (s->last.has_accuracy)
         printf("%s accuracy %.1f %%\n", part, 100 * s->last.valid_accuracy);
+    else if (s->last.has_overlap)
+        printf("%s IoU %.3f, F1 %.3f\n", part, s->last.valid_iou, s->last.valid_f1);
     else
         printf("%s loss %.6f\n", part, s->last.valid_loss);
 }

@@ -116,7 +116,7 @@ static dp_status read_batch(accumulation *a, const dp_dataset *set, int64_t firs
 {
     const dp_dataset_info *info = dp_dataset_info_of(set);
     for (int64_t i = 0; i < samples; i++)
-        DP_TRY(dp_dataset_read(set, first + i, a->x + i * info->elements,
+        DP_TRY(dp_dataset_read(set, first + i, 0, a->x + i * info->elements,
                                a->y + (size_t)i * info->target_bytes, err));
     *out = (dp_host_batch){.samples = samples, .x = a->x, .y = a->y};
     return DP_OK;

@@ -28,7 +28,7 @@ static const struct {
     dp_status (*run)(int argc, char **argv, int *code, dp_error *err);
 } commands[] = {
     {"train", "train a model", cli_train},
-    {"eval", "loss and accuracy of a checkpoint", cli_eval},
+    {"eval", "loss, and accuracy or IoU and F1, of a checkpoint", cli_eval},
     {"bench", "training speed of several devices against one", cli_bench},
     {"explain", "lessons: the split, the loss, the imbalance, the speed", cli_explain},
     {"devices", "the devices of this machine and the links between them", cli_devices},

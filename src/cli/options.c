@@ -29,7 +29,7 @@ static const struct {
     {CLI_TRAIN, "train [options]",
      "Trains a model on all devices, with the arithmetic of torch.nn.DataParallel.", 0},
     {CLI_EVAL, "eval --init FILE [options]",
-     "Loss and accuracy of a checkpoint; model and normalisation are read from it.", 0},
+     "Loss, and accuracy or IoU and F1, of a checkpoint; model and normalisation are read\nfrom it.", 0},
     {CLI_BENCH, "bench [options]",
      "How fast all devices train against one of them, by batch size, and what the time\nof a step goes to.",
      0},
@@ -102,6 +102,22 @@ static dp_status take_file(const char *argument, cli_options *out, dp_error *err
     return DP_OK;
 }
 
+/* --data-dir DIR is --data segmentation:DIR. */
+static dp_status take_data_dir(cli_options *o, dp_error *err)
+{
+    const char *folder = o->value[OPT_DATA_DIR];
+    if (!folder)
+        return DP_OK;
+    if (!*folder ||
+        snprintf(o->data_text, sizeof o->data_text, "segmentation:%s", folder) >= (int)sizeof o->data_text)
+        return dp_fail(err, DP_ERROR_USAGE, "--data-dir '%.100s': the name of a directory is needed", folder);
+    if (o->value[OPT_DATA] && strcmp(o->value[OPT_DATA], o->data_text) != 0)
+        return dp_fail(err, DP_ERROR_USAGE, "--data-dir is short for --data %s: the two exclude each other",
+                       o->data_text);
+    o->value[OPT_DATA] = o->data_text;
+    return DP_OK;
+}
+
 dp_status cli_parse(cli_command command, int argc, char **argv, cli_options *out, dp_error *err)
 {
     *out = (cli_options){.command = command};
@@ -129,7 +145,7 @@ dp_status cli_parse(cli_command command, int argc, char **argv, cli_options *out
             return dp_fail(err, DP_ERROR_USAGE, "option '--%s' needs a value: %s", name,
                            specs[option].argument);
     }
-    return DP_OK;
+    return take_data_dir(out, err);
 }
 
 const char *cli_option_name(cli_option option)

@@ -104,6 +104,8 @@ static void on_epoch(void *user, const dp_epoch_summary *e)
         fprintf(stderr, "  validation loss %.4f", e->valid_loss);
     if (e->has_accuracy)
         fprintf(stderr, "  accuracy %.2f %%", 100 * e->valid_accuracy);
+    if (e->has_overlap)
+        fprintf(stderr, "  IoU %.3f  F1 %.3f", e->valid_iou, e->valid_f1);
     fprintf(stderr, "  %.1f s  %s samples/s%s\n", e->seconds,
             dp_format_count((int64_t)e->samples_per_second, count, sizeof count),
             e->best ? "  best so far" : "");
@@ -143,8 +145,11 @@ static void on_start(void *user, const dp_train_start *s)
         fprintf(stderr, "  %s %s samples\n", s->valid->is_test ? "tested on" : "held out",
                 dp_format_count(s->valid->samples, count, sizeof count));
     print_split(s);
-    fprintf(stderr, "  loss %s, mode %s\n", dp_loss_names[c->engine.criterion],
+    fprintf(stderr, "  loss %s, mode %s", dp_loss_names[c->engine.criterion],
             dp_loss_mode_names[c->engine.loss_mode]);
+    if (c->engine.pos_weight != 1)
+        fprintf(stderr, ", positive terms times %.4g", c->engine.pos_weight);
+    fprintf(stderr, "\n");
     if (o->adamw)
         fprintf(stderr, "  adamw, lr %g, weight decay %g", c->lr, o->weight_decay);
     else

@@ -70,6 +70,51 @@ static dp_status normalization(const cli_options *o, dp_data_config *out, dp_err
     return DP_OK;
 }
 
+bool cli_is_pictures(const char *source)
+{
+    return strncmp(source, "segmentation:", strlen("segmentation:")) == 0 ||
+           strncmp(source, "images:", strlen("images:")) == 0;
+}
+
+static void print_note(void *user, const char *text)
+{
+    (void)user;
+    fprintf(stderr, "note: %s\n", text);
+}
+
+static dp_status augmentation(const cli_options *o, dp_data_config *out, dp_error *err)
+{
+    static const char *const names[] = {"hflip", "vflip", "crop"}; /* as the bits of DP_AUGMENT_... */
+    const char *text = o->value[OPT_AUGMENT];
+    if (!text || strcmp(text, "none") == 0)
+        return DP_OK;
+    for (const char *at = text;; at++) {
+        size_t n = strcspn(at, ",");
+        int i = 0;
+        while (i < 3 && !(strlen(names[i]) == n && strncmp(names[i], at, n) == 0))
+            i++;
+        if (i == 3)
+            return dp_fail(err, DP_ERROR_USAGE,
+                           "--augment '%s': a comma-separated list of hflip, vflip and crop is needed", text);
+        out->augment |= 1u << i;
+        at += n;
+        if (!*at)
+            return DP_OK;
+    }
+}
+
+static dp_status pictures(const cli_options *o, dp_data_config *out, dp_error *err)
+{
+    DP_TRY(augmentation(o, out, err));
+    out->skip_bad = cli_given(o, OPT_SKIP_BAD);
+    if (!cli_given(o, OPT_QUIET))
+        out->note = print_note;
+    if ((out->augment || out->skip_bad) && !cli_is_pictures(out->source))
+        return dp_fail(err, DP_ERROR_USAGE, "--%s is for pictures from files, not for '%s'",
+                       out->augment ? "augment" : "skip-bad", out->source);
+    return DP_OK;
+}
+
 dp_status cli_data_config(const cli_options *o, dp_data_config *out, dp_error *err)
 {
     *out = dp_data_defaults();
@@ -80,6 +125,7 @@ dp_status cli_data_config(const cli_options *o, dp_data_config *out, dp_error *e
     DP_TRY(cli_integer(o, OPT_SEED, 0, INT64_MAX, &seed, err));
     out->no_validation = out->valid_split == 0;
     out->seed = (uint64_t)seed;
+    DP_TRY(pictures(o, out, err));
     return normalization(o, out, err);
 }
 

@@ -11,18 +11,18 @@ typedef struct sample {
     const float *target;
     float *gradient; /* may be output; may be NULL */
     float pos_weight, scale;
+    dp_loss_counts counts;
 } sample;
 
 /* Returns -log softmax(output)[label]; exp is taken of differences to the maximum, so it cannot overflow. */
-static double cross_entropy(const sample *s, int32_t label, int32_t *correct)
+static double cross_entropy(sample *s, int32_t label)
 {
     const float *x = s->output;
     int64_t largest = 0;
     for (int64_t j = 1; j < s->elements; j++)
         if (x[j] > x[largest])
             largest = j;
-    if (correct)
-        *correct = largest == label;
+    s->counts.correct = largest == label;
     float top = x[largest], at_label = x[label];
     double sum = 0;
     for (int64_t j = 0; j < s->elements; j++) {
@@ -41,12 +41,17 @@ static double cross_entropy(const sample *s, int32_t label, int32_t *correct)
 }
 
 /* PyTorch's form: (1 - t) x + (1 + (p - 1) t) softplus(-x), with softplus from exp(-|x|). */
-static double bce_with_logits(const sample *s)
+static double bce_with_logits(sample *s)
 {
     double sum = 0;
+    dp_loss_counts counts = {0};
     for (int64_t j = 0; j < s->elements; j++) {
         float x = s->output[j], t = s->target[j], e = expf(-fabsf(x));
         float weight = 1 + (s->pos_weight - 1) * t;
+        bool predicted = x > 0, actual = t > 0.5f;
+        counts.correct += predicted && actual;
+        counts.predicted += predicted;
+        counts.actual += actual;
         sum += (double)((1 - t) * x + weight * (log1pf(e) + (x < 0 ? -x : 0)));
         if (s->gradient) {
             float larger = 1 / (1 + e), smaller = e / (1 + e);
@@ -54,6 +59,7 @@ static double bce_with_logits(const sample *s)
             s->gradient[j] = s->scale * ((1 - t) * positive - s->pos_weight * t * negative);
         }
     }
+    s->counts = counts;
     return sum;
 }
 
@@ -90,19 +96,18 @@ static void loss_range(const void *context, int64_t begin, int64_t end)
                     .gradient = a->gradient ? a->gradient + i * a->elements : NULL,
                     .pos_weight = a->pos_weight,
                     .scale = a->scale};
-        int32_t *correct = a->correct ? a->correct + i : NULL;
         double sum;
         if (a->criterion == DP_CROSS_ENTROPY) {
-            sum = cross_entropy(&s, ((const int32_t *)a->target)[i], correct);
+            sum = cross_entropy(&s, ((const int32_t *)a->target)[i]);
         } else {
             s.target = (const float *)a->target + i * a->elements;
-            if (correct)
-                *correct = 0;
             sum = a->criterion == DP_BCE_WITH_LOGITS ? bce_with_logits(&s)
                   : a->criterion == DP_MSE           ? squared_error(&s)
                                                      : absolute_error(&s);
         }
         a->sample_loss[i] = (float)sum;
+        if (a->counts)
+            a->counts[i] = s.counts;
     }
 }
 

@@ -14,9 +14,10 @@
 typedef dp_status (*open_source)(const dp_data_config *config, const char *argument, dp_source *out,
                                  dp_error *err);
 
-static const char *const source_names[] = {"fashion-mnist", "idx", "safetensors", "synthetic"};
-static const open_source source_functions[] = {dp_open_fashion_mnist, dp_open_idx, dp_open_safetensors,
-                                               dp_open_synthetic};
+static const char *const source_names[] = {"fashion-mnist", "idx",    "safetensors",
+                                           "synthetic",     "images", "segmentation"};
+static const open_source source_functions[] = {dp_open_fashion_mnist, dp_open_idx,    dp_open_safetensors,
+                                               dp_open_synthetic,     dp_open_images, dp_open_segmentation};
 enum { SOURCES = sizeof source_names / sizeof *source_names };
 
 dp_data_config dp_data_defaults(void)
@@ -39,7 +40,8 @@ static dp_status unknown_source(const char *source, const char *kind, dp_error *
     if (nearest)
         return dp_fail(err, DP_ERROR_USAGE, "unknown data '%s': did you mean '%s'?", source, nearest);
     return dp_fail(err, DP_ERROR_USAGE,
-                   "unknown data '%s': use fashion-mnist, idx:DIR, safetensors:FILE or synthetic[:N]",
+                   "unknown data '%s': use fashion-mnist, idx:DIR, safetensors:FILE, segmentation:DIR, "
+                   "images:DIR or synthetic[:N]",
                    source);
 }
 
@@ -62,7 +64,7 @@ static dp_status normalize(dp_storage *storage, const dp_data_config *config, co
 {
     if (config->normalize_set)
         return dp_storage_normalize(storage, config->normalize_channels, config->mean, config->std, err);
-    return dp_storage_normalize(storage, source->normalize_channels, &source->mean, &source->std, err);
+    return dp_storage_normalize(storage, source->normalize_channels, source->mean, source->std, err);
 }
 
 /* Checks every label and settles the number of classes. */
@@ -128,13 +130,14 @@ static dp_status hold_out(const dp_data_config *config, const dp_source *source,
         dp_free(held_members);
         return status;
     }
-    status =
-        dp_dataset_make(source->train, kept_members, n - held, config->source, source->classes, train, err);
+    status = dp_dataset_make(source->train, kept_members, n - held, true, config->source, source->classes,
+                             train, err);
     if (status != DP_OK) {
         dp_free(held_members);
         return status;
     }
-    return dp_dataset_make(source->train, held_members, held, config->source, source->classes, valid, err);
+    return dp_dataset_make(source->train, held_members, held, false, config->source, source->classes, valid,
+                           err);
 }
 
 static dp_status make_datasets(const dp_data_config *config, dp_source *source, dp_dataset **train,
@@ -146,12 +149,12 @@ static dp_status make_datasets(const dp_data_config *config, dp_source *source, 
     DP_TRY(count_classes(config, source, err));
     if (!source->test && !config->no_validation && config->valid_split > 0)
         return hold_out(config, source, train, valid, err);
-    DP_TRY(dp_dataset_make(source->train, NULL, source->train->samples, config->source, source->classes,
+    DP_TRY(dp_dataset_make(source->train, NULL, source->train->samples, true, config->source, source->classes,
                            train, err));
     if (!source->test)
         return DP_OK;
-    return dp_dataset_make(source->test, NULL, source->test->samples, config->source, source->classes, valid,
-                           err);
+    return dp_dataset_make(source->test, NULL, source->test->samples, false, config->source, source->classes,
+                           valid, err);
 }
 
 dp_status dp_data_open(const dp_data_config *config, dp_dataset **train, dp_dataset **valid, dp_error *err)

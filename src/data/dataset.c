@@ -10,6 +10,7 @@ struct dp_dataset {
     dp_dataset_info info;
     dp_storage *storage;
     int64_t *members; /* which samples of the storage; NULL: all */
+    bool to_train;
 };
 
 /* The end of a long source says more than its beginning. */
@@ -66,8 +67,8 @@ static dp_dataset_info make_info(const dp_storage *storage, int64_t samples, con
     return info;
 }
 
-dp_status dp_dataset_make(dp_storage *storage, int64_t *members, int64_t samples, const char *source,
-                          int64_t classes, dp_dataset **out, dp_error *err)
+dp_status dp_dataset_make(dp_storage *storage, int64_t *members, int64_t samples, bool to_train,
+                          const char *source, int64_t classes, dp_dataset **out, dp_error *err)
 {
     dp_status status = dp_calloc(1, sizeof **out, "a data set", out, err);
     if (status != DP_OK) {
@@ -77,6 +78,7 @@ dp_status dp_dataset_make(dp_storage *storage, int64_t *members, int64_t samples
     (*out)->info = make_info(storage, samples, source, classes);
     (*out)->storage = dp_storage_share(storage);
     (*out)->members = members;
+    (*out)->to_train = to_train;
     return DP_OK;
 }
 
@@ -94,11 +96,13 @@ const dp_dataset_info *dp_dataset_info_of(const dp_dataset *dataset)
     return &dataset->info;
 }
 
-dp_status dp_dataset_read(const dp_dataset *dataset, int64_t index, float *x, void *target, dp_error *err)
+dp_status dp_dataset_read(const dp_dataset *dataset, int64_t index, int64_t epoch, float *x, void *target,
+                          dp_error *err)
 {
     if (index < 0 || index >= dataset->info.samples)
         return dp_fail(err, DP_ERROR_USAGE, "there is no sample %lld: the data set has %lld",
                        (long long)index, (long long)dataset->info.samples);
     const dp_storage *storage = dataset->storage;
-    return storage->read(storage, dataset->members ? dataset->members[index] : index, x, target, err);
+    return storage->read(storage, dataset->members ? dataset->members[index] : index,
+                         dataset->to_train ? epoch : -1, x, target, err);
 }

@@ -37,6 +37,7 @@ struct dp_loader {
     const dp_dataset_info *info;
     int64_t batches; /* an epoch */
     int64_t *order;  /* of the epoch; NULL: as the data set has it. Written only while nobody fills */
+    int64_t epoch;   /* likewise */
 
     char *memory; /* of all slots */
     batch_slot *slots;
@@ -70,7 +71,7 @@ static dp_status fill(const dp_loader *loader, batch_slot *slot)
     int64_t first = slot->batch.index * loader->config.batch_size;
     for (int64_t i = 0; i < slot->batch.samples; i++) {
         int64_t sample = loader->order ? loader->order[first + i] : first + i;
-        DP_TRY(dp_dataset_read(loader->config.dataset, sample, slot->x + i * info->elements,
+        DP_TRY(dp_dataset_read(loader->config.dataset, sample, loader->epoch, slot->x + i * info->elements,
                                slot->y + (size_t)i * info->target_bytes, &slot->err));
     }
     return DP_OK;
@@ -308,6 +309,7 @@ dp_status dp_loader_start(dp_loader *loader, int64_t epoch, int64_t first_batch,
                        held == 1 ? " has" : "es have");
     }
     quiesce(loader);
+    loader->epoch = epoch;
     if (loader->order)
         dp_order_of_epoch(loader->order, loader->info->samples, loader->config.seed, epoch);
     loader->next_begun = loader->next_delivered = first_batch;

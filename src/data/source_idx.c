@@ -135,8 +135,8 @@ dp_status dp_open_fashion_mnist_in(const char *const *directories, const dp_data
 {
     out->classes = 10;
     out->normalize_channels = 1; /* mean and deviation of the training images' pixels */
-    out->mean = 0.2860f;
-    out->std = 0.3530f;
+    out->mean[0] = 0.2860f;
+    out->std[0] = 0.3530f;
     for (; *directories; directories++) {
         if (dp_file_exists(*directories))
             return open_directory(*directories, config, out, err);

@@ -29,6 +29,7 @@ void dp_storage_release(dp_storage *storage)
     dp_free(storage->made_values);
     dp_idx_clear(&storage->images);
     dp_safetensors_close(storage->file);
+    dp_pictures_free(storage->pictures);
     dp_free(storage);
 }
 
@@ -66,7 +67,7 @@ static dp_status read_target(const dp_storage *storage, int64_t index, void *tar
 /* The bytes become floats from front to back. Where they come from a file they are first put at the end of
  * the floats' own memory: float e then ends at byte 4e + 3, at or before the bytes that are still to be read
  * (from 3n + e). */
-static dp_status read_bytes(const dp_storage *storage, int64_t index, float *x, void *target, dp_error *err)
+static dp_status read_byte_values(const dp_storage *storage, int64_t index, float *x, dp_error *err)
 {
     size_t n = (size_t)storage->elements;
     const unsigned char *from;
@@ -86,10 +87,19 @@ static dp_status read_bytes(const dp_storage *storage, int64_t index, float *x, 
         x += row_elements;
         from += row_elements;
     }
-    return read_target(storage, index, target, err);
+    return DP_OK;
 }
 
-static void normalize_floats(const dp_storage *storage, float *x)
+static dp_status read_bytes(const dp_storage *storage, int64_t index, int64_t epoch, float *x, void *target,
+                            dp_error *err)
+{
+    (void)epoch;
+    if (x)
+        DP_TRY(read_byte_values(storage, index, x, err));
+    return target ? read_target(storage, index, target, err) : DP_OK;
+}
+
+void dp_storage_normalize_floats(const dp_storage *storage, float *x)
 {
     int64_t rows = storage->normalize_channels;
     int64_t row_elements = rows ? storage->elements / rows : 0;
@@ -100,15 +110,24 @@ static void normalize_floats(const dp_storage *storage, float *x)
     }
 }
 
-static dp_status read_floats(const dp_storage *storage, int64_t index, float *x, void *target, dp_error *err)
+static dp_status read_float_values(const dp_storage *storage, int64_t index, float *x, dp_error *err)
 {
     size_t bytes = (size_t)storage->elements * sizeof *x;
     if (storage->file)
         DP_TRY(dp_safetensors_read(storage->file, storage->x_tensor, (size_t)index * bytes, x, bytes, err));
     else
         memcpy(x, storage->x + (size_t)index * bytes, bytes);
-    normalize_floats(storage, x);
-    return read_target(storage, index, target, err);
+    dp_storage_normalize_floats(storage, x);
+    return DP_OK;
+}
+
+static dp_status read_floats(const dp_storage *storage, int64_t index, int64_t epoch, float *x, void *target,
+                             dp_error *err)
+{
+    (void)epoch;
+    if (x)
+        DP_TRY(read_float_values(storage, index, x, err));
+    return target ? read_target(storage, index, target, err) : DP_OK;
 }
 
 /* ---- normalisation ---- */

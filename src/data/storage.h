@@ -15,9 +15,14 @@ enum { DP_BYTE_VALUES = 256 };
 
 typedef struct dp_storage dp_storage;
 
-/* Writes sample `index` (in range), normalised, and its target. Any number of threads at once. */
-typedef dp_status (*dp_read_sample)(const dp_storage *storage, int64_t index, float *x, void *target,
-                                    dp_error *err);
+/* Pictures in files (pictures.h). */
+typedef struct dp_pictures dp_pictures;
+void dp_pictures_free(dp_pictures *pictures); /* NULL is fine */
+
+/* Writes sample `index` (in range), normalised, and its target, unless x or target is NULL. The epoch is for
+ * augmentation; below 0: none. Any number of threads at once. */
+typedef dp_status (*dp_read_sample)(const dp_storage *storage, int64_t index, int64_t epoch, float *x,
+                                    void *target, dp_error *err);
 
 struct dp_storage {
     _Atomic int references; /* data sets that look at it */
@@ -50,6 +55,7 @@ struct dp_storage {
     dp_idx images;
     dp_safetensors *file;
     float *made, *made_values;
+    dp_pictures *pictures;
 };
 
 /* What a source knows beyond its samples. */
@@ -57,9 +63,9 @@ typedef struct dp_source {
     dp_storage *train;
     dp_storage *test; /* the data's own test part; NULL if it has none, or none was wanted */
     int64_t classes;  /* 0: the largest label + 1 */
-    /* How it is normalised unless the user says otherwise: 0, or 1 with these. */
+    /* How it is normalised unless the user says otherwise: 0, or so many channels with these. */
     int normalize_channels;
-    float mean, std;
+    float mean[4], std[4];
 } dp_source;
 
 /* Empty storage with one reference. Owner: the caller, dp_storage_release. */
@@ -77,6 +83,9 @@ dp_status dp_storage_set_shape(dp_storage *storage, int rank, const int64_t *sha
 dp_status dp_storage_normalize(dp_storage *storage, int channels, const float *mean, const float *std,
                                dp_error *err);
 
+/* Normalises a sample of float32 in place. */
+void dp_storage_normalize_floats(const dp_storage *storage, float *x);
+
 /* DP_ERROR_MISMATCH if a label is negative or, where classes > 0, not below it. *largest: the largest label.
  */
 dp_status dp_storage_check_labels(const dp_storage *storage, int64_t classes, int64_t *largest,
@@ -89,6 +98,9 @@ dp_status dp_open_fashion_mnist(const dp_data_config *config, const char *argume
 dp_status dp_open_idx(const dp_data_config *config, const char *argument, dp_source *out, dp_error *err);
 dp_status dp_open_safetensors(const dp_data_config *config, const char *argument, dp_source *out,
                               dp_error *err);
+dp_status dp_open_segmentation(const dp_data_config *config, const char *argument, dp_source *out,
+                               dp_error *err);
+dp_status dp_open_images(const dp_data_config *config, const char *argument, dp_source *out, dp_error *err);
 dp_status dp_open_synthetic(const dp_data_config *config, const char *argument, dp_source *out,
                             dp_error *err);
 

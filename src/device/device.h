@@ -221,8 +221,15 @@ typedef enum dp_criterion {
 
 /* One pass over `samples` outputs (plain [samples, elements]): per-sample sums of the loss terms, and, if
  * gradient is not NULL, gradient = scale * d(sum of terms)/d(output). gradient may be output itself.
- * correct (may be NULL): 1 where the largest logit (the first of equals) is the label's, else 0; for the
- * other criteria 0. */
+ * counts (may be NULL), per sample: what tells how good the outputs are. */
+typedef struct dp_loss_counts {
+    int32_t
+        correct; /* CROSS_ENTROPY: 1 where the largest logit (the first of equals) is the label's, else 0;
+                    BCE_WITH_LOGITS: outputs above 0 (a probability above 0.5) whose target is above 0.5 */
+    int32_t predicted; /* BCE_WITH_LOGITS: outputs above 0 */
+    int32_t actual;    /* BCE_WITH_LOGITS: targets above 0.5. All that is not said here is 0 */
+} dp_loss_counts;
+
 typedef struct dp_loss_args {
     dp_criterion criterion;
     int64_t samples, elements;
@@ -230,7 +237,7 @@ typedef struct dp_loss_args {
     const void *target;
     float pos_weight, scale;
     float *sample_loss;
-    int32_t *correct;
+    dp_loss_counts *counts;
     float *gradient;
 } dp_loss_args;
 

@@ -189,9 +189,9 @@ struct dp_replica {
     /* Results of a step: per-sample losses and hits, on the device and on the host. */
     int64_t loss_capacity; /* samples */
     float *sample_loss;
-    int32_t *correct;
+    dp_loss_counts *counts;
     float *host_sample_loss;
-    int32_t *host_correct;
+    dp_loss_counts *host_counts;
     uint32_t *host_nonfinite;
 
     int64_t samples_trained, step_number; /* step_number: of the engine's batches */

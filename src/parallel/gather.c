@@ -45,14 +45,14 @@ static dp_status run_criterion(dp_replica *r, const dp_step_job *job, int64_t sa
         .pos_weight = (float)e->config.pos_weight,
         .scale = (float)gradient_scale(e, job, samples),
         .sample_loss = r->sample_loss,
-        .correct = r->correct,
+        .counts = r->counts,
         .gradient = gradient,
     };
     DP_TRY(r->device->backend->call->loss(r->device, r->compute.handle, &args, err));
     DP_TRY(dp_copy(&r->compute, NULL, r->host_sample_loss, r->device, r->sample_loss,
                    (size_t)samples * sizeof(float), err));
-    return dp_copy(&r->compute, NULL, r->host_correct, r->device, r->correct,
-                   (size_t)samples * sizeof(int32_t), err);
+    return dp_copy(&r->compute, NULL, r->host_counts, r->device, r->counts,
+                   (size_t)samples * sizeof *r->counts, err);
 }
 
 dp_status dp_lose(dp_replica *r, const dp_step_job *job, dp_error *err)

@@ -159,7 +159,7 @@ void dp_replica_close(dp_replica *r)
     dp_memory_free(r->device, DP_MEM_STAGING, reduce_staging_bytes(r), r->reduce_staging);
     dp_context_host_free(e->context, r->host_nonfinite);
     dp_context_host_free(e->context, r->host_sample_loss);
-    dp_context_host_free(e->context, r->host_correct);
+    dp_context_host_free(e->context, r->host_counts);
     close_milestones(r);
     dp_stream_destroy(&r->compute);
     dp_stream_destroy(&r->copy);
@@ -218,18 +218,19 @@ static dp_status grow_losses(dp_replica *r, int64_t samples, dp_error *err)
         return DP_OK;
     dp_context *context = r->engine->context;
     size_t row = ((size_t)samples * sizeof(float) + 63) / 64 * 64;
-    DP_TRY(grow(r, &r->loss_buffer, 2 * row, err));
+    size_t count_bytes = (size_t)samples * sizeof *r->counts;
+    DP_TRY(grow(r, &r->loss_buffer, row + count_bytes, err));
     r->sample_loss = r->loss_buffer.data;
-    r->correct = (int32_t *)((char *)r->loss_buffer.data + row);
+    r->counts = (dp_loss_counts *)((char *)r->loss_buffer.data + row);
     dp_context_host_free(context, r->host_sample_loss);
-    dp_context_host_free(context, r->host_correct);
+    dp_context_host_free(context, r->host_counts);
     r->host_sample_loss = NULL;
-    r->host_correct = NULL;
+    r->host_counts = NULL;
     void *host;
     DP_TRY(dp_context_host_alloc(context, row, &host, err));
     r->host_sample_loss = host;
-    DP_TRY(dp_context_host_alloc(context, row, &host, err));
-    r->host_correct = host;
+    DP_TRY(dp_context_host_alloc(context, count_bytes, &host, err));
+    r->host_counts = host;
     r->loss_capacity = samples;
     return DP_OK;
 }

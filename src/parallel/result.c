@@ -16,14 +16,17 @@ const char *dp_phase_name(dp_phase phase)
 
 /* Per-sample losses lie with whoever ran the criterion: the output device has all, else each replica has its
  * own. */
-static void read_losses(const dp_engine *e, const dp_chunk_job *batch, int k, double *sum, int64_t *correct)
+static void read_losses(const dp_engine *e, const dp_chunk_job *batch, int k, double *sum,
+                        dp_step_result *result)
 {
     const dp_replica *r = batch->gathered ? e->output : &e->replicas[k];
     int64_t first = batch->gathered ? batch->first_row[k] : 0;
     *sum = 0;
     for (int64_t i = first; i < first + batch->chunk[k]; i++) {
         *sum += r->host_sample_loss[i];
-        *correct += r->host_correct[i];
+        result->correct += r->host_counts[i].correct;
+        result->predicted += r->host_counts[i].predicted;
+        result->actual += r->host_counts[i].actual;
     }
 }
 
@@ -35,7 +38,7 @@ static void collect_losses(const dp_engine *e, const dp_step_job *job, dp_step_r
         if (batch->chunk[k] == 0)
             continue;
         double sum, mean;
-        read_losses(e, batch, k, &sum, &result->correct);
+        read_losses(e, batch, k, &sum, result);
         mean = sum / (double)(batch->chunk[k] * e->terms);
         total += sum;
         means += mean;

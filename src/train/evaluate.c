@@ -44,14 +44,29 @@ static void note_nonfinite(const dp_dataset *dataset, const dp_batch *batch, dp_
              *fault ? ": " : "", fault);
 }
 
-dp_status dp_evaluate_with(dp_engine *engine, dp_loader *loader, const dp_dataset *dataset,
-                           const dp_train_observer *observer, dp_evaluation *result, bool *stopped,
-                           dp_error *err)
+static bool has_masks(const dp_dataset_info *d)
+{
+    return d->target == DP_TARGET_MASK || (d->target == DP_TARGET_VALUES && d->rank == 3 &&
+                                           d->target_elements % (d->shape[1] * d->shape[2]) == 0);
+}
+
+static void set_overlap(int64_t correct, int64_t predicted, int64_t actual, dp_evaluation *result)
+{
+    double both = (double)(predicted + actual);
+    result->iou = both > 0 ? (double)correct / (both - (double)correct) : 1;
+    result->f1 = both > 0 ? 2 * (double)correct / both : 1;
+}
+
+dp_status dp_evaluate_with(dp_engine *engine, dp_loss_kind criterion, dp_loader *loader,
+                           const dp_dataset *dataset, const dp_train_observer *observer,
+                           dp_evaluation *result, bool *stopped, dp_error *err)
 {
     double loss = 0;
-    int64_t correct = 0, samples = 0;
+    int64_t correct = 0, predicted = 0, actual = 0, samples = 0;
+    const dp_dataset_info *d = dp_dataset_info_of(dataset);
     *stopped = false;
-    *result = (dp_evaluation){.has_accuracy = dp_dataset_info_of(dataset)->target == DP_TARGET_LABELS};
+    *result = (dp_evaluation){.has_accuracy = d->target == DP_TARGET_LABELS,
+                              .has_overlap = criterion == DP_LOSS_BCE_WITH_LOGITS && has_masks(d)};
     DP_TRY(dp_loader_start(loader, 0, 0, err));
     for (;;) {
         if (observer && observer->stop && observer->stop(observer->user)) {
@@ -67,6 +82,8 @@ dp_status dp_evaluate_with(dp_engine *engine, dp_loader *loader, const dp_datase
         DP_TRY(dp_engine_evaluate(engine, &host, &r, err));
         loss += r.loss * (double)batch->samples;
         correct += r.correct;
+        predicted += r.predicted;
+        actual += r.actual;
         samples += batch->samples;
         if (!isfinite(r.loss) && !*result->nonfinite)
             note_nonfinite(dataset, batch, result);
@@ -75,6 +92,7 @@ dp_status dp_evaluate_with(dp_engine *engine, dp_loader *loader, const dp_datase
     result->samples = samples;
     result->loss = loss / (double)samples;
     result->accuracy = (double)correct / (double)samples;
+    set_overlap(correct, predicted, actual, result);
     return DP_OK;
 }
 
@@ -94,7 +112,7 @@ dp_status dp_evaluate(dp_context *context, const dp_model *model, const dp_model
     if ((status = dp_engine_create(context, model, &forward, &engine, err)) == DP_OK &&
         (status = dp_make_loader(context, &batches, &loader, err)) == DP_OK &&
         (status = dp_engine_set_state(engine, state, err)) == DP_OK)
-        status = dp_evaluate_with(engine, loader, dataset, NULL, result, &stopped, err);
+        status = dp_evaluate_with(engine, config->criterion, loader, dataset, NULL, result, &stopped, err);
     if (status == DP_OK && !isfinite(result->loss))
         status = dp_fail(err, DP_ERROR_NONFINITE, "the loss of model '%s' on this data is not finite in %s",
                          dp_model_name(model), result->nonfinite);

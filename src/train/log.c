@@ -242,6 +242,10 @@ dp_status dp_log_epoch(dp_log *log, const dp_epoch_summary *e, dp_error *err)
         dp_json_set(&event, "valid_loss", number(e->valid_loss));
     if (e->has_accuracy)
         dp_json_set(&event, "valid_accuracy", number(e->valid_accuracy));
+    if (e->has_overlap) {
+        dp_json_set(&event, "valid_iou", number(e->valid_iou));
+        dp_json_set(&event, "valid_f1", number(e->valid_f1));
+    }
     return write_event(log, event, err);
 }
 

@@ -35,6 +35,10 @@ static json_t *last_json(const dp_run_state *s)
         dp_json_set(&json, "valid_loss", json_real(e->valid_loss));
     if (e->has_accuracy)
         dp_json_set(&json, "valid_accuracy", json_real(e->valid_accuracy));
+    if (e->has_overlap) {
+        dp_json_set(&json, "valid_iou", json_real(e->valid_iou));
+        dp_json_set(&json, "valid_f1", json_real(e->valid_f1));
+    }
     return json;
 }
 
@@ -120,11 +124,14 @@ static bool get_last(const json_t *json, dp_run_state *s)
     s->has_last = true;
     e->validated = json_object_get(json, "valid_loss") != NULL;
     e->has_accuracy = json_object_get(json, "valid_accuracy") != NULL;
+    e->has_overlap = json_object_get(json, "valid_iou") != NULL;
     return get_count(json, "epoch", &e->epoch) && get_real(json, "train_loss", &e->train_loss) &&
            get_real(json, "seconds", &e->seconds) &&
            get_real(json, "samples_per_second", &e->samples_per_second) && get_flag(json, "best", &e->best) &&
            (!e->validated || get_real(json, "valid_loss", &e->valid_loss)) &&
-           (!e->has_accuracy || get_real(json, "valid_accuracy", &e->valid_accuracy));
+           (!e->has_accuracy || get_real(json, "valid_accuracy", &e->valid_accuracy)) &&
+           (!e->has_overlap ||
+            (get_real(json, "valid_iou", &e->valid_iou) && get_real(json, "valid_f1", &e->valid_f1)));
 }
 
 static bool get_devices(const json_t *json, dp_run_state *s)

@@ -174,9 +174,9 @@ dp_status dp_plan_batches(dp_engine *engine, const dp_dataset *train, const dp_d
 
 /* Evaluates on an engine that exists, through a loader over the data set. *stopped (with a result that is
  * not to be used) if the observer, which may be NULL, wanted to stop. */
-dp_status dp_evaluate_with(dp_engine *engine, dp_loader *loader, const dp_dataset *dataset,
-                           const dp_train_observer *observer, dp_evaluation *result, bool *stopped,
-                           dp_error *err);
+dp_status dp_evaluate_with(dp_engine *engine, dp_loss_kind criterion, dp_loader *loader,
+                           const dp_dataset *dataset, const dp_train_observer *observer,
+                           dp_evaluation *result, bool *stopped, dp_error *err);
 /* Says which sample of a batch holds NaN or an infinity: "" if none does. */
 enum { DP_FAULT_SIZE = 96 };
 void dp_batch_fault(const dp_dataset_info *data, const dp_batch *batch, char out[DP_FAULT_SIZE]);

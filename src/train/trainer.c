@@ -169,11 +169,15 @@ static dp_status validate(dp_trainer *t, dp_epoch_summary *e, dp_evaluation *v, 
 {
     if (!t->valid_loader)
         return DP_OK;
-    DP_TRY(dp_evaluate_with(t->engine, t->valid_loader, t->valid, t->observer, v, &t->interrupted, err));
+    DP_TRY(dp_evaluate_with(t->engine, t->config->engine.criterion, t->valid_loader, t->valid, t->observer, v,
+                            &t->interrupted, err));
     e->validated = true;
     e->valid_loss = v->loss;
     e->has_accuracy = v->has_accuracy;
     e->valid_accuracy = v->accuracy;
+    e->has_overlap = v->has_overlap;
+    e->valid_iou = v->iou;
+    e->valid_f1 = v->f1;
     return DP_OK;
 }
 

@@ -19,7 +19,7 @@ static void read_all(const dp_dataset *dataset)
     void *target = malloc(info->target_bytes);
     dp_error err = {0};
     for (int64_t i = 0; x && target && i < info->samples; i++)
-        fuzz_check(dp_dataset_read(dataset, i, x, target, &err), &err);
+        fuzz_check(dp_dataset_read(dataset, i, 0, x, target, &err), &err);
     free(target);
     free(x);
 }

@@ -57,16 +57,19 @@ static float pseudo_random(uint64_t seed, int64_t i, float range)
 
 typedef struct loss_host {
     float *output, *target, *sample_loss, *gradient;
-    int32_t *label, *correct;
+    int32_t *label;
+    dp_loss_counts *counts;
     double *output64, *target64, *sample_loss64, *gradient64;
 } loss_host;
 
 static bool loss_host_make(const loss_case *c, uint64_t seed, loss_host *h)
 {
     size_t n = (size_t)c->samples, all = n * (size_t)c->elements;
-    *h = (loss_host){malloc(all * 4), malloc(all * 4), malloc(n * 4),   malloc(all * 4), malloc(n * 4),
-                     malloc(n * 4),   malloc(all * 8), malloc(all * 8), malloc(n * 8),   malloc(all * 8)};
-    if (!h->output || !h->target || !h->sample_loss || !h->gradient || !h->label || !h->correct ||
+    *h = (loss_host){malloc(all * 4), malloc(all * 4), malloc(n * 4),
+                     malloc(all * 4), malloc(n * 4),   malloc(n * sizeof(dp_loss_counts)),
+                     malloc(all * 8), malloc(all * 8), malloc(n * 8),
+                     malloc(all * 8)};
+    if (!h->output || !h->target || !h->sample_loss || !h->gradient || !h->label || !h->counts ||
         !h->output64 || !h->target64 || !h->sample_loss64 || !h->gradient64)
         return false;
     for (size_t i = 0; i < all; i++) {
@@ -92,7 +95,7 @@ static bool loss_host_make(const loss_case *c, uint64_t seed, loss_host *h)
 static void loss_host_free(loss_host *h)
 {
     free(h->output), free(h->target), free(h->sample_loss), free(h->gradient), free(h->label);
-    free(h->correct), free(h->output64), free(h->target64), free(h->sample_loss64), free(h->gradient64);
+    free(h->counts), free(h->output64), free(h->target64), free(h->sample_loss64), free(h->gradient64);
 }
 
 static dp_status run_loss(room *r, const loss_case *c, loss_host *h, dp_error *err)
@@ -112,15 +115,34 @@ static dp_status run_loss(room *r, const loss_case *c, loss_host *h, dp_error *e
     else
         DP_TRY(room_take(r, all * 4, h->target, &args.target, err));
     DP_TRY(room_take(r, n * 4, NULL, &args.sample_loss, err));
-    DP_TRY(room_take(r, n * 4, NULL, &args.correct, err));
+    DP_TRY(room_take(r, n * sizeof *args.counts, NULL, &args.counts, err));
     if (c->in_place)
         args.gradient = output;
     else
         DP_TRY(room_take(r, all * 4, NULL, &args.gradient, err));
     DP_TRY(r->device->backend->call->loss(r->device, r->stream.handle, &args, err));
     DP_TRY(room_fetch(r, args.sample_loss, n * 4, h->sample_loss, err));
-    DP_TRY(room_fetch(r, args.correct, n * 4, h->correct, err));
+    DP_TRY(room_fetch(r, args.counts, n * sizeof *args.counts, h->counts, err));
     return room_fetch(r, args.gradient, all * 4, h->gradient, err);
+}
+
+static dp_loss_counts count_by_hand(const loss_case *c, const loss_host *h, int64_t sample)
+{
+    /* The outputs as they were: the gradient may have come in their place on the device only. */
+    const float *output = h->output + sample * c->elements, *target = h->target + sample * c->elements;
+    dp_loss_counts counts = {0};
+    int64_t largest = 0;
+    for (int64_t j = 0; j < c->elements; j++) {
+        largest = output[j] > output[largest] ? j : largest;
+        if (c->criterion == DP_BCE_WITH_LOGITS) {
+            counts.predicted += output[j] > 0;
+            counts.actual += target[j] > 0.5f;
+            counts.correct += output[j] > 0 && target[j] > 0.5f;
+        }
+    }
+    if (c->criterion == DP_CROSS_ENTROPY)
+        counts.correct = largest == h->label[sample];
+    return counts;
 }
 
 static bool compare_loss(const loss_case *c, const loss_host *h, char *message)
@@ -129,13 +151,12 @@ static bool compare_loss(const loss_case *c, const loss_host *h, char *message)
         !close_enough(h->gradient, h->gradient64, c->samples * c->elements, "gradient", message))
         return false;
     for (int64_t i = 0; i < c->samples; i++) {
-        int64_t largest = 0;
-        for (int64_t j = 1; j < c->elements; j++)
-            if (h->output[i * c->elements + j] > h->output[i * c->elements + largest])
-                largest = j;
-        int32_t wanted = c->criterion == DP_CROSS_ENTROPY && largest == h->label[i];
-        if (h->correct[i] != wanted)
-            return use_failed(message, "correct[%lld] is %d", (long long)i, (int)h->correct[i]);
+        const dp_loss_counts wanted = count_by_hand(c, h, i), *got = &h->counts[i];
+        if (got->correct != wanted.correct || got->predicted != wanted.predicted ||
+            got->actual != wanted.actual)
+            return use_failed(message, "counts[%lld] are %d, %d, %d, not %d, %d, %d", (long long)i,
+                              (int)got->correct, (int)got->predicted, (int)got->actual, (int)wanted.correct,
+                              (int)wanted.predicted, (int)wanted.actual);
     }
     return true;
 }

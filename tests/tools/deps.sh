@@ -33,6 +33,8 @@ build | $compiler | command $driver | the C compiler ($driver)
 build | libc6-dev | header stdio.h | the C library (stdio.h)
 build | libdnnl-dev | header oneapi/dnnl/dnnl.h -ldnnl | oneDNN (oneapi/dnnl/dnnl.h), arithmetic of CPU devices
 build | libjansson-dev | header jansson.h -ljansson | Jansson (jansson.h), JSON
+build | libjpeg62-turbo-dev | header jerror.h -ljpeg | libjpeg-turbo (jpeglib.h), photographs
+build | libpng-dev | header png.h -lpng | libpng (png.h), masks and pictures
 build | zlib1g-dev | header zlib.h -lz | zlib (zlib.h), compressed data sets
 $omp | libomp-dev | header omp.h | OpenMP for clang (omp.h)
 cuda | g++ | command g++ | the C++ compiler (g++), which nvcc calls; CUDA=0 builds without

@@ -30,7 +30,7 @@ static void split(uint64_t seed, double share, bool held[100])
     for (int part = 0; part < 2; part++) {
         float before = -1;
         for (int64_t i = 0; i < dp_dataset_info_of(parts[part])->samples; i++) {
-            ck_assert(dp_dataset_read(parts[part], i, &x, &label, NULL) == DP_OK);
+            ck_assert(dp_dataset_read(parts[part], i, 0, &x, &label, NULL) == DP_OK);
             ck_assert(!seen[(int)x]); /* each sample in one part, once */
             seen[(int)x] = true;
             held[(int)x] = part == 1;
@@ -41,7 +41,7 @@ static void split(uint64_t seed, double share, bool held[100])
     for (int i = 0; i < 100; i++)
         ck_assert(seen[i]);
     dp_dataset_free(valid); /* the other order than elsewhere */
-    ck_assert(dp_dataset_read(train, 0, &x, &label, NULL) == DP_OK);
+    ck_assert(dp_dataset_read(train, 0, 0, &x, &label, NULL) == DP_OK);
     dp_dataset_free(train);
 }
 

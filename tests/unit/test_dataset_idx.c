@@ -91,14 +91,14 @@ START_TEST(idx_directories_are_read)
     float x[6];
     int32_t label;
     dp_error err = {0};
-    ck_assert(dp_dataset_read(train, 7, x, &label, &err) == DP_OK);
+    ck_assert(dp_dataset_read(train, 7, 0, x, &label, &err) == DP_OK);
     for (int p = 0; p < 6; p++)
         ck_assert(x[p] == (float)(70 + p) / 255.0f);
     ck_assert_int_eq(label, 3);
-    ck_assert(dp_dataset_read(valid, 4, x, &label, &err) == DP_OK);
+    ck_assert(dp_dataset_read(valid, 4, 0, x, &label, &err) == DP_OK);
     ck_assert_int_eq(label, 6);
-    ck_assert_int_eq(dp_dataset_read(train, 20, x, &label, &err), DP_ERROR_USAGE);
-    ck_assert_int_eq(dp_dataset_read(train, -1, x, &label, &err), DP_ERROR_USAGE);
+    ck_assert_int_eq(dp_dataset_read(train, 20, 0, x, &label, &err), DP_ERROR_USAGE);
+    ck_assert_int_eq(dp_dataset_read(train, -1, 0, x, &label, &err), DP_ERROR_USAGE);
     close_both();
 }
 END_TEST
@@ -202,7 +202,7 @@ START_TEST(normalisation_can_be_set)
     ck_assert(info->mean[0] == 0.5f && info->std[0] == 0.25f);
     float x[6];
     int32_t label;
-    ck_assert(dp_dataset_read(train, 19, x, &label, NULL) == DP_OK);
+    ck_assert(dp_dataset_read(train, 19, 0, x, &label, NULL) == DP_OK);
     for (int p = 0; p < 6; p++)
         ck_assert(x[p] == ((float)(190 + p) / 255.0f - 0.5f) / 0.25f);
     close_both();
@@ -242,7 +242,7 @@ START_TEST(fashion_mnist_is_found_or_said_to_be_missing)
     for (int64_t i = 0; i < 60000; i++) {
         float x[784];
         int32_t label;
-        ck_assert(dp_dataset_read(train, i, x, &label, NULL) == DP_OK);
+        ck_assert(dp_dataset_read(train, i, 0, x, &label, NULL) == DP_OK);
         if (i < 10)
             ck_assert_int_eq(label, first[i]);
         per_class[label]++;

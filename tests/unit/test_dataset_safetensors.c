@@ -37,7 +37,7 @@ START_TEST(features_with_labels)
     ck_assert_ptr_nonnull(strstr(info->description, ", 10 samples of 4 features, 3 classes"));
     float x[4];
     int32_t label;
-    ck_assert(dp_dataset_read(train, 5, x, &label, NULL) == DP_OK);
+    ck_assert(dp_dataset_read(train, 5, 0, x, &label, NULL) == DP_OK);
     ck_assert_int_eq(memcmp(x, floats + 20, sizeof x), 0); /* float samples are as they are */
     ck_assert_int_eq(label, 2);
     close_both();
@@ -46,7 +46,7 @@ START_TEST(features_with_labels)
     config.mean[0] = 1;
     config.std[0] = 2;
     open_ok(&config);
-    ck_assert(dp_dataset_read(train, 5, x, &label, NULL) == DP_OK);
+    ck_assert(dp_dataset_read(train, 5, 0, x, &label, NULL) == DP_OK);
     for (int e = 0; e < 4; e++)
         ck_assert(x[e] == (floats[20 + e] - 1) / 2);
     close_both();
@@ -63,7 +63,7 @@ START_TEST(byte_images_of_several_channels)
     ck_assert(info->rank == 3 && info->shape[0] == 3 && info->shape[1] == 2 && info->elements == 12);
     float x[12];
     int32_t label;
-    ck_assert(dp_dataset_read(train, 2, x, &label, NULL) == DP_OK);
+    ck_assert(dp_dataset_read(train, 2, 0, x, &label, NULL) == DP_OK);
     for (int e = 0; e < 12; e++)
         ck_assert(x[e] == (float)(24 + e) / 255.0f);
     close_both();
@@ -72,7 +72,7 @@ START_TEST(byte_images_of_several_channels)
     memcpy(config.mean, (float[]){0.1f, 0.2f, 0.3f}, 12);
     memcpy(config.std, (float[]){1, 2, 4}, 12);
     open_ok(&config);
-    ck_assert(dp_dataset_read(train, 2, x, &label, NULL) == DP_OK);
+    ck_assert(dp_dataset_read(train, 2, 0, x, &label, NULL) == DP_OK);
     for (int e = 0; e < 12; e++)
         ck_assert(x[e] == ((float)(24 + e) / 255.0f - config.mean[e / 4]) / config.std[e / 4]);
     close_both();
@@ -89,13 +89,13 @@ START_TEST(values_and_masks)
     open_ok(&config);
     ck_assert(info->target == DP_TARGET_VALUES && info->target_elements == 1 && info->classes == 0);
     ck_assert_ptr_nonnull(strstr(info->description, "1 target value"));
-    ck_assert(dp_dataset_read(train, 5, x, y, NULL) == DP_OK && y[0] == floats[105]);
+    ck_assert(dp_dataset_read(train, 5, 0, x, y, NULL) == DP_OK && y[0] == floats[105]);
     close_both();
 
     write_tensors(tensor("x", DP_F32, SHAPE(6, 4), floats), tensor("y", DP_F32, SHAPE(6, 3), floats + 100));
     open_ok(&config);
     ck_assert(info->target == DP_TARGET_VALUES && info->target_elements == 3 && info->target_bytes == 12);
-    ck_assert(dp_dataset_read(train, 2, x, y, NULL) == DP_OK && y[2] == floats[108]);
+    ck_assert(dp_dataset_read(train, 2, 0, x, y, NULL) == DP_OK && y[2] == floats[108]);
     close_both();
 
     write_tensors(tensor("x", DP_F32, SHAPE(6, 3, 2, 2), floats),
@@ -103,7 +103,7 @@ START_TEST(values_and_masks)
     open_ok(&config);
     ck_assert(info->target == DP_TARGET_MASK && info->target_elements == 4);
     ck_assert_ptr_nonnull(strstr(info->description, "masks"));
-    ck_assert(dp_dataset_read(train, 5, x, y, NULL) == DP_OK && y[3] == floats[23]);
+    ck_assert(dp_dataset_read(train, 5, 0, x, y, NULL) == DP_OK && y[3] == floats[23]);
     close_both();
 
     write_tensors(tensor("x", DP_F32, SHAPE(6, 2, 2), floats),

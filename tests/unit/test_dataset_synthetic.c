@@ -24,7 +24,7 @@ START_TEST(synthetic_data_is_standard_normal_around_its_classes)
     int32_t label[600];
     int per_class[10] = {0};
     for (int i = 0; i < 600; i++) {
-        ck_assert(dp_dataset_read(train, i, x + i * 784, &label[i], NULL) == DP_OK);
+        ck_assert(dp_dataset_read(train, i, 0, x + i * 784, &label[i], NULL) == DP_OK);
         ck_assert(label[i] >= 0 && label[i] < 10);
         per_class[label[i]]++;
         for (int e = 0; e < 784; e++) {
@@ -72,17 +72,17 @@ START_TEST(synthetic_data_follows_its_seed_and_shape)
     open_ok(&config);
     ck_assert_int_eq(info->samples + dp_dataset_info_of(valid)->samples, 4096);
     ck_assert(info->shape[0] == 3 && info->shape[1] == 2 && info->shape[2] == 4 && info->classes == 5);
-    ck_assert(dp_dataset_read(train, 100, x[0], &label, NULL) == DP_OK);
+    ck_assert(dp_dataset_read(train, 100, 0, x[0], &label, NULL) == DP_OK);
     close_both();
     open_ok(&config);
-    ck_assert(dp_dataset_read(train, 100, x[1], &label, NULL) == DP_OK);
+    ck_assert(dp_dataset_read(train, 100, 0, x[1], &label, NULL) == DP_OK);
     ck_assert_int_eq(memcmp(x[0], x[1], sizeof x[0]), 0);
     close_both();
     config.seed = 1;
     config.classes = 7;
     open_ok(&config);
     ck_assert_int_eq(info->classes, 7);
-    ck_assert(dp_dataset_read(train, 100, x[1], &label, NULL) == DP_OK);
+    ck_assert(dp_dataset_read(train, 100, 0, x[1], &label, NULL) == DP_OK);
     ck_assert_int_ne(memcmp(x[0], x[1], sizeof x[0]), 0);
     close_both();
 }

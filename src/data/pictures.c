@@ -1,0 +1,214 @@
+#include "data/pictures.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "base/rng.h"
+#include "io/file.h"
+#include "io/resize.h"
+
+void dp_pictures_free(dp_pictures *pictures)
+{
+    if (!pictures)
+        return;
+    for (int64_t i = 0; i < pictures->count; i++) {
+        dp_free(pictures->list[i].image);
+        dp_free(pictures->list[i].mask);
+    }
+    dp_free(pictures->list);
+    dp_free(pictures);
+}
+
+dp_status dp_pictures_add(dp_pictures *pictures, const char *image, const char *mask, int32_t label,
+                          dp_error *err)
+{
+    if (pictures->count == pictures->room) {
+        int64_t room = 2 * pictures->room + 64;
+        DP_TRY(dp_realloc(&pictures->list, (size_t)room, sizeof *pictures->list, "a list of pictures", err));
+        pictures->room = room;
+    }
+    dp_picture *p = &pictures->list[pictures->count++];
+    *p = (dp_picture){.label = label};
+    DP_TRY(dp_strdup(image, &p->image, err));
+    return mask ? dp_strdup(mask, &p->mask, err) : DP_OK;
+}
+
+/* ---- looking at the files before training ---- */
+
+static dp_status size_of(const char *path, int64_t *width, int64_t *height, dp_error *err)
+{
+    void *bytes;
+    size_t size;
+    DP_TRY(dp_file_read(path, &bytes, &size, err));
+    dp_status status = dp_image_size(bytes, size, path, width, height, err);
+    dp_free(bytes);
+    return status;
+}
+
+/* *good: whether the sample can be used; failures other than a bad file are passed on. */
+static dp_status check_files(dp_picture *p, dp_bad_files *bad, bool *good, dp_error *err)
+{
+    dp_error reason;
+    int64_t width, height;
+    *good = false;
+    dp_status status = size_of(p->image, &p->width, &p->height, &reason);
+    if (status == DP_OK && p->mask)
+        status = size_of(p->mask, &width, &height, &reason);
+    if (status == DP_ERROR_IO)
+        return dp_bad_file(bad, err, "%s", reason.message);
+    if (status != DP_OK)
+        return dp_fail(err, status, "%s", reason.message);
+    if (p->mask && (width != p->width || height != p->height))
+        return dp_bad_file(bad, err, "'%s' is %lldx%lld, but its mask '%s' %lldx%lld", p->image,
+                           (long long)p->height, (long long)p->width, p->mask, (long long)height,
+                           (long long)width);
+    *good = true;
+    return DP_OK;
+}
+
+static dp_status keep_good(dp_pictures *pictures, dp_bad_files *bad, dp_error *err)
+{
+    int64_t kept = 0;
+    dp_status status = DP_OK;
+    for (int64_t i = 0; i < pictures->count; i++) {
+        dp_picture *p = &pictures->list[i], swapped = *p;
+        bool good = false;
+        if (status == DP_OK)
+            status = check_files(p, bad, &good, err);
+        swapped = *p;
+        *p = pictures->list[kept];
+        pictures->list[kept] = swapped;
+        kept += good || status != DP_OK;
+    }
+    /* What is bad has gathered at the end. */
+    for (int64_t i = kept; i < pictures->count; i++) {
+        dp_free(pictures->list[i].image);
+        dp_free(pictures->list[i].mask);
+    }
+    pictures->count = kept;
+    return status;
+}
+
+/* One size for all samples: what was asked for, or that of the pictures. */
+static dp_status settle_size(const dp_pictures *pictures, const dp_data_config *config, int64_t shape[3],
+                             dp_error *err)
+{
+    const dp_picture *first = &pictures->list[0];
+    shape[0] = 3;
+    shape[1] = config->size[0];
+    shape[2] = config->size[1];
+    if (shape[1] > 0)
+        return DP_OK;
+    for (int64_t i = 1; i < pictures->count; i++) {
+        const dp_picture *p = &pictures->list[i];
+        if (p->width != first->width || p->height != first->height)
+            return dp_fail(
+                err, DP_ERROR_USAGE,
+                "'%s' is %lldx%lld, '%s' %lldx%lld: to train on pictures of several sizes give one by "
+                "--size HxW",
+                first->image, (long long)first->height, (long long)first->width, p->image,
+                (long long)p->height, (long long)p->width);
+    }
+    shape[1] = first->height;
+    shape[2] = first->width;
+    return DP_OK;
+}
+
+/* ---- reading a sample ---- */
+
+/* What the augmentation of (seed, epoch, sample) shows of the picture; all of it where epoch is below 0. */
+static dp_view choose_view(const dp_pictures *pictures, int64_t index, int64_t epoch, const dp_image *image)
+{
+    dp_view view = dp_view_of_all(image);
+    if (epoch < 0 || !pictures->augment)
+        return view;
+    float u[5];
+    for (int i = 0; i < 5; i++)
+        u[i] = dp_rng_uniform(pictures->seed, DP_RNG_AUGMENT, (uint32_t)epoch, (uint32_t)index, (uint64_t)i);
+    view.hflip = pictures->augment & DP_AUGMENT_HFLIP && u[0] < 0.5f;
+    view.vflip = pictures->augment & DP_AUGMENT_VFLIP && u[1] < 0.5f;
+    if (pictures->augment & DP_AUGMENT_CROP) {
+        float side = 0.7f + 0.3f * u[2];
+        view.width = (int64_t)ceilf((float)image->width * side);
+        view.height = (int64_t)ceilf((float)image->height * side);
+        view.x = (int64_t)((float)(image->width - view.width + 1) * u[3]);
+        view.y = (int64_t)((float)(image->height - view.height + 1) * u[4]);
+    }
+    return view;
+}
+
+static dp_status decode(const char *path, dp_image *image, dp_error *err)
+{
+    void *bytes;
+    size_t size;
+    DP_TRY(dp_file_read(path, &bytes, &size, err));
+    dp_status status = dp_image_decode(bytes, size, path, image, err);
+    dp_free(bytes);
+    return status;
+}
+
+static dp_status read_image(const dp_storage *storage, int64_t index, int64_t epoch, float *x, dp_error *err)
+{
+    dp_image image;
+    const dp_pictures *pictures = storage->pictures;
+    DP_TRY(decode(pictures->list[index].image, &image, err));
+    dp_view view = choose_view(pictures, index, epoch, &image);
+    dp_status status = dp_resize_bilinear(&image, &view, storage->shape[1], storage->shape[2],
+                                          (int)storage->shape[0], x, err);
+    dp_image_clear(&image);
+    if (status == DP_OK) {
+        for (int64_t e = 0; e < storage->elements; e++)
+            x[e] /= 255.0f;
+        dp_storage_normalize_floats(storage, x);
+    }
+    return status;
+}
+
+static dp_status read_mask(const dp_storage *storage, int64_t index, int64_t epoch, float *mask,
+                           dp_error *err)
+{
+    dp_image image;
+    const dp_pictures *pictures = storage->pictures;
+    DP_TRY(decode(pictures->list[index].mask, &image, err));
+    dp_image_to_grey(&image);
+    dp_view view = choose_view(pictures, index, epoch, &image);
+    dp_resize_nearest(&image, &view, storage->shape[1], storage->shape[2], mask);
+    dp_image_clear(&image);
+    for (int64_t e = 0; e < storage->target_elements; e++)
+        mask[e] /= 255.0f;
+    return DP_OK;
+}
+
+static dp_status read_picture(const dp_storage *storage, int64_t index, int64_t epoch, float *x, void *target,
+                              dp_error *err)
+{
+    if (x)
+        DP_TRY(read_image(storage, index, epoch, x, err));
+    if (!target)
+        return DP_OK;
+    if (storage->target == DP_TARGET_MASK)
+        return read_mask(storage, index, epoch, target, err);
+    memcpy(target, &storage->labels[index], sizeof *storage->labels);
+    return DP_OK;
+}
+
+dp_status dp_pictures_check(dp_pictures *pictures, const dp_data_config *config, const char *source,
+                            dp_bad_files *bad, dp_storage *storage, dp_error *err)
+{
+    int64_t shape[3];
+    DP_TRY(keep_good(pictures, bad, err));
+    DP_TRY(dp_bad_files_settle(bad, config->skip_bad, config->note, config->note_user, err));
+    if (pictures->count == 0)
+        return dp_fail(err, DP_ERROR_IO, "'%s' holds no pictures (.jpg, .jpeg or .png) that can be used",
+                       source);
+    if (pictures->count > INT32_MAX)
+        return dp_fail(err, DP_ERROR_MISMATCH, "'%s' holds more than %d pictures", source, INT32_MAX);
+    DP_TRY(settle_size(pictures, config, shape, err));
+    pictures->augment = config->augment;
+    pictures->seed = config->seed;
+    storage->samples = pictures->count;
+    storage->read = read_picture;
+    return dp_storage_set_shape(storage, 3, shape, source, err);
+}
