@@ -90,7 +90,7 @@ static dp_status hash_data(const dp_dataset *data, uint64_t *out, dp_error *err)
     dp_status status = DP_OK;
     for (int64_t i = 0; i < count && status == DP_OK; i++) {
         int64_t index = count > 1 ? i * (d->samples - 1) / (count - 1) : 0;
-        status = dp_dataset_read(data, index, 0, (float *)(void *)sample, sample + x_bytes, err);
+        status = dp_dataset_read(data, index, -1, (float *)(void *)sample, sample + x_bytes, err);
         if (status == DP_OK)
             h = hash(h, sample, x_bytes + d->target_bytes);
     }

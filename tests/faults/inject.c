@@ -196,7 +196,9 @@ __attribute__((constructor)) static void feed_jansson(void)
 }
 
 int __real_inflateInit2_(z_streamp stream, int bits, const char *version, int size);
-int __wrap_inflateInit2_(z_streamp stream, int bits, const char *version, int size);
+/* Visible, as libpng asks for the real one: the linker wants both to be of one kind. */
+__attribute__((visibility("default"))) int __wrap_inflateInit2_(z_streamp stream, int bits,
+                                                                const char *version, int size);
 int __wrap_inflateInit2_(z_streamp stream, int bits, const char *version, int size)
 {
     return fails(FAULT_JSON, "inflateInit2") ? Z_MEM_ERROR

@@ -23,9 +23,10 @@ static _Atomic int64_t failing_sample;
 static _Atomic int64_t slow_nanoseconds; /* at most, by the sample */
 static _Atomic int64_t reads;
 
-static dp_status read_sample(const dp_storage *storage, int64_t index, float *x, void *target, dp_error *err)
+static dp_status read_sample(const dp_storage *storage, int64_t index, int64_t epoch, float *x, void *target,
+                             dp_error *err)
 {
-    (void)storage;
+    (void)storage, (void)epoch;
     int64_t turn = atomic_fetch_add(&reads, 1), slow = atomic_load(&slow_nanoseconds);
     if (slow > 0) {
         struct timespec t = {0, (long)dp_rng_below(0, DP_RNG_TEST, 0, 0, (uint64_t)turn, (uint64_t)slow)};
@@ -52,7 +53,7 @@ static dp_dataset *make_dataset(void)
     storage->target = DP_TARGET_LABELS;
     storage->target_elements = 1;
     ck_assert(dp_storage_set_shape(storage, 1, (int64_t[]){FEATURES}, "test", NULL) == DP_OK);
-    ck_assert(dp_dataset_make(storage, NULL, SAMPLES, "test", SAMPLES, &dataset, NULL) == DP_OK);
+    ck_assert(dp_dataset_make(storage, NULL, SAMPLES, false, "test", SAMPLES, &dataset, NULL) == DP_OK);
     dp_storage_release(storage);
     return dataset;
 }
