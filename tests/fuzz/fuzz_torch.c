@@ -19,6 +19,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         for (int64_t e = 0; e < tensor->elements; e++)
             sum += dp_tensor_float(tensor, e) + (float)dp_tensor_int(tensor, e);
     }
+    (void)sum;
     dp_torch_close(file);
     return 0;
 }

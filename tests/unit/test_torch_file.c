@@ -29,8 +29,8 @@ static void put(buffer *b, const void *bytes, size_t n)
 
 static void put_number(buffer *b, uint64_t value, int width)
 {
-    for (int i = 0; i < width; i++)
-        put(b, &(unsigned char){(unsigned char)(value >> 8 * i)}, 1);
+    for (int i = 0; i < width; i++, value >>= 8)
+        put(b, &(unsigned char){(unsigned char)value}, 1);
 }
 
 #define LITERAL(text) (text), sizeof(text) - 1
