@@ -29,7 +29,7 @@ static const struct {
     {CLI_TRAIN, "train [options]",
      "Trains a model on all devices, with the arithmetic of torch.nn.DataParallel.", 0},
     {CLI_EVAL, "eval --init FILE [options]",
-     "Loss, and accuracy or IoU and F1, of a checkpoint; model and normalisation are read\nfrom it.", 0},
+     "Loss, and accuracy or IoU and F1, of a checkpoint; model and normalisation are\nread from it.", 0},
     {CLI_BENCH, "bench [options]",
      "How fast all devices train against one of them, by batch size, and what the time\nof a step goes to.",
      0},
@@ -38,9 +38,8 @@ static const struct {
     {CLI_DEVICES, "devices [options]",
      "The devices of this machine, their memory, and the links between them, measured.", 0},
     {CLI_CONVERT, "convert IN OUT",
-     "Weights between PyTorch's .pt or .pth and .safetensors; OUT's name says which it\nbecomes. Of a .pt "
-     "the state "
-     "dict is read, and nothing in it is executed.",
+     "Weights between PyTorch's .pt or .pth and .safetensors; OUT's name says which it\n"
+     "becomes. Of a .pt the state dict is read, and nothing in it is executed.",
      2},
 };
 

@@ -7,7 +7,7 @@
 enum {
     MAX_BYTES = 1 << 26, /* a state dict of 100,000 tensors needs a quarter of it */
     MAX_VALUES = 1 << 22,
-    MAX_ITEMS = 1 << 24, /* in all containers */
+    MAX_ITEMS = 1 << 22, /* in all containers */
     MAX_MARKS = 256,     /* open containers */
     BLOCK = 1024,        /* values, which never move */
 };

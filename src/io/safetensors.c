@@ -51,8 +51,7 @@ const char *dp_dtype_name(dp_dtype dtype)
     return dtypes[dtype].name;
 }
 
-/* Elements and bytes of a shape; false if they do not fit into 63 bits. */
-static bool measure(dp_tensor *tensor)
+bool dp_tensor_measure(dp_tensor *tensor)
 {
     int64_t elements = 1, bytes;
     for (int d = 0; d < tensor->rank; d++) {
@@ -99,7 +98,7 @@ static dp_status read_shape(const json_t *value, dp_tensor *tensor, dp_error *er
                            tensor->name, d);
         tensor->shape[d] = json_integer_value(extent);
     }
-    if (!measure(tensor))
+    if (!dp_tensor_measure(tensor))
         return dp_fail(err, DP_ERROR_IO, "tensor '%.100s': its shape is too large for any file",
                        tensor->name);
     return DP_OK;
@@ -555,7 +554,7 @@ static json_t *describe(const dp_tensor *tensor, size_t begin)
 static dp_status add_tensor(json_t *root, const dp_tensor *tensor, size_t begin, dp_error *err)
 {
     dp_tensor measured = *tensor;
-    if (tensor->rank < 0 || tensor->rank > DP_TENSOR_MAX_RANK || !measure(&measured) ||
+    if (tensor->rank < 0 || tensor->rank > DP_TENSOR_MAX_RANK || !dp_tensor_measure(&measured) ||
         measured.bytes != tensor->bytes)
         return dp_fail(err, DP_ERROR_INTERNAL, "tensor '%.100s': its shape and its %zu bytes do not agree",
                        tensor->name, tensor->bytes);

@@ -5,6 +5,7 @@
 #ifndef DP_IO_SAFETENSORS_H
 #define DP_IO_SAFETENSORS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -39,6 +40,10 @@ typedef struct dp_tensor {
                          stay in the file */
     size_t offset;    /* reading: of the contents among those of all tensors */
 } dp_tensor;
+
+/* Sets elements and bytes from shape and dtype; false if an extent is negative, or if they do not fit into 63
+ * bits. */
+bool dp_tensor_measure(dp_tensor *tensor);
 
 typedef struct dp_metadata {
     char *key, *value;

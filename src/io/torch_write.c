@@ -3,9 +3,7 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "io/torch_file.h"
-#include "io/torch_types.h"
-#include "io/zip.h"
+#include "io/torch_internal.h"
 
 /* A pickle that grows. The first failure is kept, so that it is looked at once. */
 typedef struct writer {
@@ -102,7 +100,7 @@ static void put_tensor(writer *w, const dp_tensor *t, int key)
     put_global(w, dp_torch_storages[t->dtype]);
     put_text(w, text);
     put_text(w, "cpu");
-    put_int(w, t->elements);
+    put_int(w, (int64_t)(t->bytes / dp_dtype_size(t->dtype)));
     put(w, "tQ", 2); /* TUPLE, BINPERSID */
     put_int(w, 0);
     put_ints(w, t->shape, t->rank);
@@ -137,10 +135,23 @@ static dp_status add_all(dp_zip_writer *zip, const writer *pickle, const dp_tens
     return dp_zip_add(zip, "archive/version", "3\n", 2, err);
 }
 
+static dp_status check_shapes(const dp_tensor *tensors, int count, dp_error *err)
+{
+    for (int i = 0; i < count; i++) {
+        dp_tensor measured = tensors[i];
+        if (!dp_tensor_measure(&measured) || measured.bytes != tensors[i].bytes)
+            return dp_fail(err, DP_ERROR_INTERNAL,
+                           "tensor '%.100s': its shape and its %zu bytes do not agree", tensors[i].name,
+                           tensors[i].bytes);
+    }
+    return DP_OK;
+}
+
 dp_status dp_torch_write(const char *path, const dp_tensor *tensors, int count, dp_error *err)
 {
     dp_zip_writer *zip;
     writer pickle = {.err = err};
+    DP_TRY(check_shapes(tensors, count, err));
     put_state_dict(&pickle, tensors, count);
     dp_status status = pickle.status;
     if (status == DP_OK)

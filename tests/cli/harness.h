@@ -71,6 +71,7 @@ Suite *usage_suite(void);
 Suite *train_suite(void);
 Suite *files_suite(void);
 Suite *weights_suite(void);
+Suite *convert_suite(void);
 Suite *promises_suite(void);
 Suite *bench_suite(void);
 Suite *explain_suite(void);

@@ -19,6 +19,7 @@ int main(void)
         srunner_add_suite(runner, train_suite());
         srunner_add_suite(runner, files_suite());
         srunner_add_suite(runner, weights_suite());
+        srunner_add_suite(runner, convert_suite());
         srunner_add_suite(runner, promises_suite());
         srunner_add_suite(runner, bench_suite());
         srunner_add_suite(runner, explain_suite());

@@ -85,7 +85,7 @@ same 'after = too' 'lenet' "$(complete_words dptrain train --model = le)"
 same 'at = too' "$(dptrain train --model list)" "$(complete_words dptrain train --model =)"
 same 'with _ in the name' $'gather\nglobal' "$(complete_words dptrain train --loss_mode g)"
 same 'kinds of split are completed' $'balanced\nchunk' "$(complete_words dptrain train --split '')"
-same 'sources of data are completed' $'fashion-mnist\nidx:\nsafetensors:\nsynthetic' "$(complete_words dptrain train --data '')"
+same 'sources of data are completed' $'fashion-mnist\nidx:\nimages:\nsafetensors:\nsegmentation:\nsynthetic' "$(complete_words dptrain train --data '')"
 [ -z "$(complete_words dptrain train --lr '')" ] || failed 'something is offered for a number'
 [ -z "$(complete_words dptrain nothing '')" ] || failed 'something is offered for a command that is none'
 
