@@ -418,8 +418,6 @@ Suite *resume_suite(void)
     TCase *c = tcase_create("resume");
     tcase_set_timeout(c, is_long() ? 1200 : 60);
     tcase_add_checked_fixture(c, harness_enter, harness_leave);
-    tcase_add_loop_test(c, a_crash_at_any_point_loses_no_bit, 1, 4);
-    tcase_add_loop_test(c, kills_at_random_moments_lose_no_bit, 1, 4);
     tcase_add_test(c, half_written_files_of_killed_runs_are_removed);
     tcase_add_loop_test(c, a_signal_ends_a_run_with_a_checkpoint, 0, 2);
     tcase_add_test(c, a_signal_before_the_first_step_is_heeded);
@@ -433,5 +431,12 @@ Suite *resume_suite(void)
     tcase_add_test(c, a_full_disk_leaves_the_last_checkpoint);
     tcase_add_test(c, a_corrupt_state_is_an_error);
     suite_add_tcase(s, c);
+    TCase *killed = tcase_create("killed");
+    tcase_set_tags(killed, "slow"); /* left out of `make quick` */
+    tcase_set_timeout(killed, is_long() ? 1200 : 60);
+    tcase_add_checked_fixture(killed, harness_enter, harness_leave);
+    tcase_add_loop_test(killed, a_crash_at_any_point_loses_no_bit, 1, 4);
+    tcase_add_loop_test(killed, kills_at_random_moments_lose_no_bit, 1, 4);
+    suite_add_tcase(s, killed);
     return s;
 }

@@ -165,7 +165,7 @@ cuda_tsan() {
 quick() {
     build 'build' "$base" || return
     unit_tests '' "$base"
-    cli '' "$base"
+    CK_EXCLUDE_TAGS=slow cli '' "$base"
     parity ', a few cases' "$base" three-,mlp-gather,mlp-replica,lenet-
 }
 
