@@ -26,7 +26,8 @@
 enum {
     POSITIONS = DP_WINOGRAD_POSITIONS,
     BATCH_FLOATS = 128 * 1024, /* of one transformed tensor in a batch of tiles, about */
-    PANEL_FLOATS = 256 * 1024, /* of the transformed weights of a panel, about */
+    PANEL_FLOATS = 512 * 1024, /* of the transformed weights of a panel, about */
+    FEW_TILES = 4,             /* or more columns to each */
     LEAST_TILES = 48,          /* in a batch: the transformed weights pass once for each */
 };
 
@@ -51,6 +52,8 @@ static void plan_parts(dp_winograd_pass *p, int threads)
     int64_t wide = p->from.blocks > 2 * p->pairs ? p->from.blocks : 2 * p->pairs;
     int64_t most = BATCH_FLOATS / (POSITIONS * wide * p->lanes);
     most = (most > LEAST_TILES ? most : LEAST_TILES) * threads;
+    if (FEW_TILES * p->tiles <= p->pairs * 2 * p->lanes && most < p->tiles)
+        most = p->tiles; /* there is less of them than of the weights: these come in panels instead */
     p->batch = ceil_div(p->tiles, ceil_div(p->tiles, most)); /* of about the same size, in whole rows */
     p->batch = ceil_div(p->batch, DP_WINOGRAD_ROWS) * DP_WINOGRAD_ROWS;
     p->panel = p->pairs;
@@ -211,14 +214,15 @@ void dp_winograd_backward_weights(int threads, const dp_winograd *shape, const f
 
 bool dp_winograd_fits(const dp_winograd *s, const int kernel[2], const int stride[2])
 {
-    enum { LEAST_CHANNELS_3 = 16, LEAST_CHANNELS_5 = 24, LEAST_TILES_OF_BATCH = 16 };
+    enum { LEAST_CHANNELS = 16, LEAST_TILES_OF_BATCH = 16 };
     for (int i = 0; i < 2; i++)
         if (kernel[i] != s->kernel || stride[i] != 1 || s->padding[i] > s->kernel - 1)
             return false;
     if (s->kernel != 3 && s->kernel != 5)
         return false;
-    int64_t side = tile_of(s), least = s->kernel == 3 ? LEAST_CHANNELS_3 : LEAST_CHANNELS_5;
+    int64_t side = tile_of(s);
     int64_t tiles = s->batch * ceil_div(s->out_height, side) * ceil_div(s->out_width, side);
     bool half_full = s->batch * s->out_height * s->out_width >= tiles * side * side / 2;
-    return s->in_channels >= least && s->out_channels >= least && half_full && tiles >= LEAST_TILES_OF_BATCH;
+    return s->in_channels >= LEAST_CHANNELS && s->out_channels >= LEAST_CHANNELS && half_full &&
+           tiles >= LEAST_TILES_OF_BATCH;
 }
