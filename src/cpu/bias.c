@@ -94,7 +94,7 @@ void dp_cpu_add_bias(int threads, const dp_shape *shape, int tag, const float *b
 
 /* `count` channels of one row: masks and adds up. */
 DP_INLINE void mask_row(const float *restrict gate, float *restrict dy, int64_t width, int64_t inner,
-                        int64_t count, float *restrict total)
+                        int64_t count, double *restrict total)
 {
     float sum[CHANNELS] = {0};
     for (int64_t x = 0; x < width; x++) {
@@ -108,12 +108,12 @@ DP_INLINE void mask_row(const float *restrict gate, float *restrict dy, int64_t 
         }
     }
     for (int64_t c = 0; c < count; c++)
-        total[c] += sum[c];
+        total[c] += (double)sum[c];
 }
 
 /* The same for one plain row, in interleaved parts. */
 DP_INLINE void mask_plain(const float *restrict gate, float *restrict dy, int64_t width,
-                          float *restrict total)
+                          double *restrict total)
 {
     float sum[CHANNELS] = {0};
     int64_t x = 0;
@@ -133,10 +133,10 @@ DP_INLINE void mask_plain(const float *restrict gate, float *restrict dy, int64_
         sum[k] += dy[x];
     }
     for (int64_t k = 0; k < CHANNELS; k++)
-        *total += sum[k];
+        *total += (double)sum[k];
 }
 
-DP_INLINE void mask_channels(const bias_pass *v, int64_t n, int64_t c, int64_t count, float *total)
+DP_INLINE void mask_channels(const bias_pass *v, int64_t n, int64_t c, int64_t count, double *total)
 {
     int64_t width = v->group.width, inner = v->group.inner;
     int64_t at = (n * v->blocks + c / inner) * v->group.height * width * inner + c % inner;
@@ -161,11 +161,11 @@ DP_CLONES static void backward_range(const void *context, int64_t begin, int64_t
     for (int64_t i = begin; i < end; i++) {
         int64_t c = i / bundles * inner + i % bundles * CHANNELS, left = inner - i % bundles * CHANNELS;
         int64_t count = left < CHANNELS ? left : CHANNELS;
-        float total[CHANNELS] = {0};
+        double total[CHANNELS] = {0};
         for (int64_t n = 0; n < v->samples; n++)
             mask_channels(v, n, c, count, total);
         for (int64_t k = 0; k < count && c + k < v->channels && v->sum; k++)
-            v->sum[c + k] = v->accumulate ? v->sum[c + k] + total[k] : total[k];
+            v->sum[c + k] = (v->accumulate ? v->sum[c + k] : 0) + (float)total[k];
     }
 }
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "cpu/bias.h"
 #include "cpu/internal.h"
 #include "cpu/layout.h"
 #include "cpu/thin_conv.h"
@@ -105,7 +106,10 @@ static dp_status conv_backward(dp_op *op, const dp_op_args *args, dp_error *err)
                               args->workspace);
         return DP_OK;
     }
-    if (gate)
+    if (!c->conv && (gate || db))
+        dp_cpu_bias_gradient(threads, &op->desc.out, op->out.tag, gate, args->out_gradient, db,
+                             args->accumulate);
+    else if (gate)
         dp_cpu_relu_mask(threads, (int64_t)(op->out.bytes / sizeof(float)), gate, args->out_gradient);
     if (args->in_gradient[0])
         DP_TRY(input_gradient(op, args, err));
@@ -113,8 +117,9 @@ static dp_status conv_backward(dp_op *op, const dp_op_args *args, dp_error *err)
         return DP_OK;
     char *workspace = args->workspace;
     if (!c->conv) {
-        dp_winograd_backward_weights(threads, &c->winograd, in, args->out_gradient, dw, db, args->accumulate,
-                                     workspace);
+        if (dw)
+            dp_winograd_backward_weights(threads, &c->winograd, in, args->out_gradient, dw, args->accumulate,
+                                         workspace);
         return DP_OK;
     }
     float *dw_target = dw && !args->accumulate ? dw : (float *)(workspace + c->weights_copy);
@@ -183,9 +188,7 @@ static bool convertible(int from, int to)
     return from == to || from == DP_CPU_PLAIN || to == DP_CPU_PLAIN;
 }
 
-/* The library's Winograd is for AVX-512 and the order blocked by 16, which is tried first. Where it comes to
- * the order blocked by 8, our own takes its place. */
-static bool own_winograd(conv_op *c, const dp_dnnl_conv_config *config, layout_pair pair)
+static bool own_winograd_fits(conv_op *c, const dp_dnnl_conv_config *config, layout_pair pair)
 {
     c->winograd = (dp_winograd){.batch = config->batch,
                                 .in_channels = config->in_channels,
@@ -194,12 +197,16 @@ static bool own_winograd(conv_op *c, const dp_dnnl_conv_config *config, layout_p
                                 .out_channels = config->out_channels,
                                 .out_height = config->out_height,
                                 .out_width = config->out_width,
-                                .padding = {config->padding[0], config->padding[1]}};
-    return config->winograd && pair.in == DP_CPU_BLOCKED8 && pair.out == DP_CPU_BLOCKED8 &&
+                                .padding = {config->padding[0], config->padding[1]},
+                                .kernel = config->kernel[0],
+                                .block = dp_cpu_block(pair.in)};
+    return config->winograd && pair.in == pair.out && c->winograd.block > 1 &&
            dp_winograd_fits(&c->winograd, config->kernel, config->stride);
 }
 
-/* *found is left false where there is no fast code for this pair. */
+/* *found is left false where there is no fast code for this pair. The library's Winograd comes first: 3x3
+ * kernels on AVX-512, blocked by 16. Our own comes before everything else that it has for a blocked order,
+ * but where it has nothing for that order, neither have we: the machine's vectors have another length. */
 static dp_status try_pair(conv_op *c, dp_cpu_device *device, dp_dnnl_conv_config *config, layout_pair pair,
                           bool reference, dp_dnnl_conv_sizes *sizes, bool *found, dp_error *err)
 {
@@ -209,14 +216,15 @@ static dp_status try_pair(conv_op *c, dp_cpu_device *device, dp_dnnl_conv_config
     c->use_thin =
         c->weights_wanted && !config->backward_data && pair.in == DP_CPU_PLAIN && dp_thin_conv_fits(&c->thin);
     c->in_tag = pair.in;
-    if (own_winograd(c, config, pair)) {
-        *sizes = (dp_dnnl_conv_sizes){.scratch = dp_winograd_workspace(&c->winograd, device->threads)};
-        *found = true;
-        return DP_OK;
-    }
     config->backward_weights = c->weights_wanted && !c->use_thin;
     DP_TRY(dp_dnnl_conv_create(device->dnnl, config, reference, &c->conv, sizes, err));
     *found = c->conv != NULL;
+    if (*found && !dp_dnnl_conv_is_winograd(c->conv) && own_winograd_fits(c, config, pair)) {
+        dp_dnnl_conv_destroy(c->conv);
+        c->conv = NULL;
+        config->backward_weights = false;
+        *sizes = (dp_dnnl_conv_sizes){.scratch = dp_winograd_workspace(&c->winograd, device->threads)};
+    }
     return DP_OK;
 }
 

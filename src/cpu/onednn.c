@@ -197,11 +197,17 @@ static dnnl_status_t make_desc_with_hint(dp_dnnl_conv *conv, int which, dnnl_alg
     return status;
 }
 
+/* The library's name of the code; "ref:any" is its slow reference. */
+static const char *implementation(const_dnnl_primitive_desc_t desc)
+{
+    const char *name = NULL;
+    dnnl_status_t status = dnnl_primitive_desc_query(desc, dnnl_query_impl_info_str, 0, (void *)&name);
+    return status == dnnl_success && name ? name : "ref";
+}
+
 static bool is_reference(const_dnnl_primitive_desc_t desc)
 {
-    const char *name = "";
-    return dnnl_primitive_desc_query(desc, dnnl_query_impl_info_str, 0, (void *)&name) != dnnl_success ||
-           strncmp(name, "ref", 3) == 0;
+    return strncmp(implementation(desc), "ref", 3) == 0;
 }
 
 /* Winograd where it is wanted and offered, else direct. *offered tells whether it is not the slow code. */
@@ -354,6 +360,14 @@ dp_status dp_dnnl_conv_create(dp_dnnl *dnnl, const dp_dnnl_conv_config *config, 
     }
     *out = conv;
     return DP_OK;
+}
+
+bool dp_dnnl_conv_is_winograd(const dp_dnnl_conv *conv)
+{
+    for (int i = 0; i < DIRECTIONS; i++)
+        if (conv->directions[i].desc && !strstr(implementation(conv->directions[i].desc), "wino"))
+            return false;
+    return true;
 }
 
 static void destroy_reordering(reordering *r)

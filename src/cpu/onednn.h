@@ -42,6 +42,9 @@ dp_status dp_dnnl_conv_create(dp_dnnl *dnnl, const dp_dnnl_conv_config *config, 
                               dp_dnnl_conv **out, dp_dnnl_conv_sizes *sizes, dp_error *err);
 void dp_dnnl_conv_destroy(dp_dnnl_conv *conv); /* NULL is fine */
 
+/* Whether all of its primitives are the library's Winograd. */
+bool dp_dnnl_conv_is_winograd(const dp_dnnl_conv *conv);
+
 /* weights: plain [O, C, KH, KW]. packed: sizes.packed bytes. */
 dp_status dp_dnnl_conv_pack(dp_dnnl_conv *conv, const float *weights, void *packed, dp_error *err);
 dp_status dp_dnnl_conv_forward(dp_dnnl_conv *conv, const void *in, const void *packed, const float *bias,

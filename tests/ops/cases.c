@@ -80,6 +80,13 @@ const char *const correctness_cases[] = {
     "2x16x12x10 conv16,k3,p0x2 conv32,k3,p1,relu noinput",
     "7x64x8x8 conv64,k3,p1,nobias bn,relu conv64,k3,p1,nobias bn,add0,relu",
     "3x64x20x24 conv48,k3,p1,relu",
+    /* 5x5 kernels of stride 1: the same */
+    "16x24x2x2 conv24,k5,p2",
+    "1x24x8x8 conv24,k5,p2,relu",
+    "3x32x9x13 conv24,k5,p2,relu +",
+    "2x29x11x10 conv37,k5,p1x4,nobias +",
+    "2x40x9x12 conv24,k5,p0,relu",
+    "2x24x7x8 conv33,k5,p3 conv24,k5,p2,relu noinput",
     /* pooling on the plain order and, behind a convolution, on the backend's own */
     "2x3x8x8 pool,k2,s2",
     "2x3x8x8 pool,k2,s2,relu",

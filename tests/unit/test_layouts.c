@@ -10,6 +10,7 @@
 #include "cpu/bias.h"
 #include "cpu/cpu.h"
 #include "cpu/layout.h"
+#include "cpu/winograd.h"
 
 enum { TENSORS = 8, KERNEL = 4 };
 
@@ -326,6 +327,120 @@ START_TEST(every_layout_of_bias)
 }
 END_TEST
 
+/* ---- Winograd, in both blocked orders: no machine chooses both ---- */
+
+typedef struct products {
+    double *out, *in_gradient, *weights_gradient; /* plain */
+} products;
+
+/* All three products of a convolution with plain x, w and dy, by the definition. */
+static products reference(const dp_winograd *s, const float *x, const float *w, const float *dy)
+{
+    int64_t size = s->in_height * s->in_width, out_size = s->out_height * s->out_width;
+    int64_t taps = (int64_t)s->kernel * s->kernel;
+    products r = {calloc((size_t)(s->batch * s->out_channels * out_size), sizeof(double)),
+                  calloc((size_t)(s->batch * s->in_channels * size), sizeof(double)),
+                  calloc((size_t)(s->out_channels * s->in_channels * taps), sizeof(double))};
+    ck_assert(r.out && r.in_gradient && r.weights_gradient);
+    for (int64_t n = 0; n < s->batch; n++)
+        for (int64_t o = 0; o < s->out_channels; o++)
+            for (int64_t c = 0; c < s->in_channels; c++)
+                for (int64_t i = 0; i < out_size * taps; i++) {
+                    int64_t to = i / taps, tap = i % taps;
+                    int64_t row = to / s->out_width + tap / s->kernel - s->padding[0];
+                    int64_t column = to % s->out_width + tap % s->kernel - s->padding[1];
+                    if (row < 0 || row >= s->in_height || column < 0 || column >= s->in_width)
+                        continue;
+                    int64_t at = (n * s->in_channels + c) * size + row * s->in_width + column;
+                    int64_t weight = (o * s->in_channels + c) * taps + tap;
+                    to += (n * s->out_channels + o) * out_size;
+                    r.out[to] += (double)x[at] * (double)w[weight];
+                    r.in_gradient[at] += (double)dy[to] * (double)w[weight];
+                    r.weights_gradient[weight] += (double)dy[to] * (double)x[at];
+                }
+    return r;
+}
+
+/* Without pattern, in -1..1: long sums do not cancel. */
+static float *noise(int64_t count, uint32_t seed)
+{
+    float *x = room((size_t)count * sizeof *x);
+    for (int64_t i = 0; i < count; i++) {
+        seed = seed * 1664525u + 1013904223u; /* Numerical Recipes' */
+        x[i] = (float)(seed >> 8) / 8388608.0f - 1;
+    }
+    return x;
+}
+
+/* Within 3e-6 of the largest value. */
+static void close_to(const float *got, const double *wanted, int64_t count, double offset)
+{
+    double largest = 0, worst = 0;
+    for (int64_t i = 0; i < count; i++) {
+        largest = fmax(largest, fabs(wanted[i]));
+        double off = fabs((double)got[i] - wanted[i] - offset);
+        worst = off <= worst ? worst : off; /* a NaN is the worst */
+    }
+    ck_assert_msg(worst <= 3e-6 * largest, "off by %g of %g", worst, largest);
+}
+
+/* Full and cut tiles, several batches of tiles (of 48 at least), several panels of columns, channels that
+ * fill no block. */
+static const dp_winograd winograds[] = {
+    {2, 32, 13, 10, 24, 13, 10, {1, 1}, 3, 0}, {3, 29, 9, 12, 37, 7, 12, {0, 1}, 3, 0},
+    {1, 512, 8, 7, 40, 8, 7, {1, 1}, 3, 0},    {2, 24, 13, 10, 40, 13, 10, {2, 2}, 5, 0},
+    {2, 29, 9, 12, 37, 7, 14, {1, 3}, 5, 0},   {1, 256, 6, 5, 40, 6, 5, {2, 2}, 5, 0},
+    {1, 40, 5, 6, 512, 9, 10, {4, 4}, 5, 0},
+};
+
+enum { WINOGRADS = sizeof winograds / sizeof *winograds };
+
+static void check_winograd(dp_winograd s, int tag, int threads)
+{
+    s.block = dp_cpu_block(tag);
+    dp_shape in = {4, {s.batch, s.in_channels, s.in_height, s.in_width}};
+    dp_shape out = {4, {s.batch, s.out_channels, s.out_height, s.out_width}};
+    int64_t weights = s.out_channels * s.in_channels * s.kernel * s.kernel;
+    float *x = noise(dp_shape_elements(&in), 1), *w = noise(weights, 2);
+    float *dy = noise(dp_shape_elements(&out), 3), *dw = room((size_t)weights * sizeof *dw);
+    float *x_blocks = in_layout(&in, tag, x), *dy_blocks = in_layout(&out, tag, dy);
+    float *y = room(dp_cpu_layout(&out, tag).bytes), *dx = room(dp_cpu_layout(&in, tag).bytes);
+    void *workspace = room(dp_winograd_workspace(&s, threads));
+    products wanted = reference(&s, x, w, dy);
+
+    dp_winograd_forward(threads, &s, x_blocks, w, NULL, false, y, workspace);
+    check_padding(&out, tag, y);
+    float *plain = in_plain(&out, tag, y);
+    close_to(plain, wanted.out, dp_shape_elements(&out), 0);
+    dp_free(plain);
+    dp_winograd_backward_data(threads, &s, dy_blocks, w, dx, workspace);
+    check_padding(&in, tag, dx);
+    plain = in_plain(&in, tag, dx);
+    close_to(plain, wanted.in_gradient, dp_shape_elements(&in), 0);
+    dp_free(plain);
+    dp_winograd_backward_weights(threads, &s, x_blocks, dy_blocks, dw, false, workspace);
+    close_to(dw, wanted.weights_gradient, weights, 0);
+    for (int64_t i = 0; i < weights; i++)
+        dw[i] = 1;
+    dp_winograd_backward_weights(threads, &s, x_blocks, dy_blocks, dw, true, workspace);
+    close_to(dw, wanted.weights_gradient, weights, 1);
+
+    free(wanted.out), free(wanted.in_gradient), free(wanted.weights_gradient);
+    dp_free(x), dp_free(w), dp_free(dy), dp_free(dw), dp_free(x_blocks), dp_free(dy_blocks);
+    dp_free(y), dp_free(dx), dp_free(workspace);
+}
+
+START_TEST(winograd_in_both_orders)
+{
+    for (int tag = DP_CPU_BLOCKED8; tag <= DP_CPU_BLOCKED16; tag++) {
+        check_winograd(winograds[_i], tag, 1);
+#ifndef DP_TSAN
+        check_winograd(winograds[_i], tag, 2);
+#endif
+    }
+}
+END_TEST
+
 /* A mean that is large beside the deviation leaves as much precision as float32 inputs have. */
 START_TEST(far_from_zero)
 {
@@ -373,6 +488,7 @@ int main(void)
     tcase_add_loop_test(t, every_layout, 0, SETTINGS);
     tcase_add_loop_test(t, every_layout_of_maps, 0, SETTINGS);
     tcase_add_loop_test(t, every_layout_of_bias, 0, SETTINGS);
+    tcase_add_loop_test(t, winograd_in_both_orders, 0, WINOGRADS);
     tcase_add_test(t, far_from_zero);
     suite_add_tcase(s, t);
     SRunner *runner = srunner_create(s);

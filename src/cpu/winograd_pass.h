@@ -1,0 +1,69 @@
+/* What winograd.c plans and the kernels of winograd_lanes.h, compiled for 8 and for 16 lanes, carry out. */
+#ifndef DP_CPU_WINOGRAD_PASS_H
+#define DP_CPU_WINOGRAD_PASS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum {
+    DP_WINOGRAD_SIDE = 6, /* of a tile of inputs, and of one of products */
+    DP_WINOGRAD_POSITIONS = DP_WINOGRAD_SIDE * DP_WINOGRAD_SIDE,
+    DP_WINOGRAD_ROWS = 6, /* tiles in the registers of a product */
+};
+
+/* An image [batch, blocks, height, width, lanes] seen through tiles. */
+typedef struct dp_winograd_image {
+    const float *data;
+    int64_t blocks, height, width;
+} dp_winograd_image;
+
+/* One convolution, whichever way it goes: of `from`, padded, into `to`. */
+typedef struct dp_winograd_pass {
+    dp_winograd_image from, to;
+    int lanes, kernel, tile; /* channels of a block; sides of the kernel and of a tile of outputs */
+    int padding[2];
+    int64_t tiles_down, tiles_across, tiles; /* of `to`; tiles: in all of the batch */
+    int64_t rows, pairs;                     /* of the weights: channels of from, pairs of blocks of to */
+    int64_t batch, first, count;             /* tiles at once; where they begin and how many there are now */
+    int64_t panel, first_pair, pair_count;   /* the same for pairs of blocks of columns */
+    const float *weights;                    /* plain */
+    float *weights_gradient;
+    int64_t in_channels, out_channels;
+    bool backward; /* weights are turned and in and out change places */
+    bool relu, accumulate;
+    const float *bias;
+    float *out;
+    float *u, *v, *m; /* transformed: weights of a panel, from, a panel of to */
+} dp_winograd_pass;
+
+/* A line more than the tiles need: positions at distances of powers of two would collide in the cache. */
+static inline int64_t dp_winograd_from_step(const dp_winograd_pass *p)
+{
+    return (p->from.blocks * p->batch + 2) * p->lanes;
+}
+
+static inline int64_t dp_winograd_to_step(const dp_winograd_pass *p)
+{
+    return (2 * p->panel * p->batch + 2) * p->lanes;
+}
+
+static inline int64_t dp_winograd_weights_step(const dp_winograd_pass *p)
+{
+    return (p->panel * p->rows + 1) * 2 * p->lanes;
+}
+
+/* Phases of a pass, on a dp_winograd_pass, in the form that dp_cpu_for wants. Of the current batch of tiles
+ * and the current panel. */
+typedef struct dp_winograd_kernels {
+    void (*weights)(const void *pass, int64_t begin, int64_t end);      /* pair of the panel, row */
+    void (*gather)(const void *pass, int64_t begin, int64_t end);       /* the same, back */
+    void (*tiles_in)(const void *pass, int64_t begin, int64_t end);     /* block of from, tile */
+    void (*gradients_in)(const void *pass, int64_t begin, int64_t end); /* block of to in the panel, tile */
+    void (*tiles_out)(const void *pass, int64_t begin, int64_t end);    /* the same, back */
+    void (*products)(const void *pass, int64_t begin, int64_t end);     /* position, pair of the panel */
+    void (*gradient_products)(const void *pass, int64_t begin, int64_t end); /* the same */
+} dp_winograd_kernels;
+
+extern const dp_winograd_kernels dp_winograd_kernels_8, dp_winograd_kernels_16;
+
+#endif
