@@ -47,7 +47,7 @@ OPS_SOURCES := $(wildcard tests/ops/*.c)
 CLI_TESTS   := $(wildcard tests/cli/*.c)
 FAULT_TESTS := $(wildcard tests/faults/*.c)
 FUZZ_TESTS  := $(wildcard tests/fuzz/fuzz_*.c)
-C_SOURCES   := $(SOURCES) $(wildcard tests/unit/*.c) $(OPS_SOURCES) $(CLI_TESTS) $(FAULT_TESTS) $(wildcard tests/fuzz/*.c) \
+C_SOURCES   := $(SOURCES) $(wildcard tests/unit/*.c) $(OPS_SOURCES) $(CLI_TESTS) $(FAULT_TESTS) $(wildcard tests/fuzz/*.c tests/demo/*.c) \
     tests/library/example.c
 
 objects        = $(patsubst %.c,$(BUILD)/%.o,$(1))
@@ -55,12 +55,13 @@ LIB           := $(BUILD)/libdptrain.a
 VERSION       := $(subst ",,$(firstword $(filter "%",$(file <include/dptrain/status.h))))
 SONAME        := libdptrain.so.$(firstword $(subst ., ,$(VERSION)))
 SHARED_LIB    := $(BUILD)/libdptrain.so.$(VERSION)
+DEMO_PROGRAMS := $(patsubst tests/demo/%.c,$(BUILD)/demo/%,$(wildcard tests/demo/*.c))
 FUZZ_PROGRAMS := $(patsubst tests/fuzz/%.c,$(BUILD)/tests/%,$(FUZZ_TESTS))
 TEST_PROGRAMS := $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(UNIT_TESTS)) \
     $(if $(OPS_SOURCES),$(BUILD)/tests/test_ops) $(if $(CLI_TESTS),$(BUILD)/tests/test_cli) \
     $(if $(FAULT_TESTS),$(BUILD)/tests/test_faults) $(FUZZ_PROGRAMS)
 
-.PHONY: all fuzzers tests emulated help deps demo quick check check-long gpu-check bench lint lint-format lint-rules lint-scripts format clean \
+.PHONY: all fuzzers tests emulated help deps demo demo-segmentation quick check check-long gpu-check bench lint lint-format lint-rules lint-scripts format clean \
     install uninstall
 .DELETE_ON_ERROR:
 .SECONDARY:
@@ -68,11 +69,12 @@ TEST_PROGRAMS := $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(UNIT_TESTS)) \
 
 all: $(BUILD)/dptrain $(if $(SANITIZE),,$(SHARED_LIB) cuda)
 fuzzers: $(FUZZ_PROGRAMS)
-tests: $(BUILD)/dptrain $(TEST_PROGRAMS)
+tests: $(BUILD)/dptrain $(TEST_PROGRAMS) $(DEMO_PROGRAMS)
 
 help:
 	@echo 'make            build $(BUILD)/dptrain'
 	@echo 'make demo       install what is missing, build, train LeNet on Fashion-MNIST'
+	@echo 'make demo-segmentation  draw cracks in pavement, train a U-Net on them: about three minutes'
 	@echo 'make check      every test; installs what it needs'
 	@echo 'make quick      the 90-second subset of it'
 	@echo 'make check-long check, with repeats and wider runs under the sanitizers'
@@ -150,6 +152,8 @@ $(BUILD)/tests/kill_at.so: tests/cli/preload/kill_at.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo '  LINK $@'
 	@$(CC) -D_GNU_SOURCE $(filter-out $(OPENMP) $(INSTRUMENT) $(VISIBILITY),$(ALL_CFLAGS)) -shared -fPIC $< -ldl -o $@
+$(BUILD)/demo/%: $(BUILD)/tests/demo/%.o $(LIB)
+	$(call link)
 $(BUILD)/tests/test_%: $(BUILD)/tests/unit/test_%.o $(LIB)
 	$(call link,$(CHECK_LIBS))
 # The system's calls that tests/faults lets fail: only in this program, and only where our own code makes them.
@@ -202,6 +206,11 @@ demo:
 	@$(MAKE) --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$$(nproc)) all
 	@$(BUILD)/dptrain train --model lenet --data fashion-mnist --optimizer sgd --lr 0.05 --momentum 0.9 \
 	    --weight-decay 0 --batch-size 128 --n-epoch 5 --lr-step 0 --model-dir $(BUILD)/demo --overwrite
+
+demo-segmentation:
+	@$(PROBE) $(NEEDS_TO_BUILD)
+	@$(MAKE) --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$$(nproc)) all $(DEMO_PROGRAMS)
+	@tests/demo/segmentation.sh $(BUILD)
 
 quick check check-long:
 	@MAKE='$(MAKE_COMMAND)' BUILD='$(BUILD)' PYTHON='$(PYTHON)' tests/tools/check.sh $@
@@ -267,7 +276,7 @@ bench: $(BUILD)/dptrain
 # ---- keeping order ----
 
 FORMATTED := $(wildcard include/dptrain/*.h src/*/*.[ch] tests/*/*.[ch] tests/*/*.cpp cuda/*.[ch] cuda/*/*.cu)
-SCRIPTS   := $(wildcard tests/tools/*.sh tests/library/*.sh src/cli/*.sh src/cli/*.bash) .ci/run
+SCRIPTS   := $(wildcard tests/tools/*.sh tests/library/*.sh tests/demo/*.sh src/cli/*.sh src/cli/*.bash) .ci/run
 
 lint: lint-format lint-rules lint-scripts
 lint-format:

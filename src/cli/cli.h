@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "dptrain/bench.h"
+#include "dptrain/predict.h"
 #include "dptrain/train.h"
 
 /* ---- options.c ---- */
@@ -21,9 +22,8 @@ typedef enum cli_command {
     CLI_CONVERT = 8,
     CLI_BENCH = 16,
     CLI_EXPLAIN = 32,
+    CLI_PREDICT = 64,
 } cli_command;
-
-enum { CLI_MAX_FILES = 2 };
 
 /* The options of all commands: options.def is the one place where they are listed. */
 typedef enum cli_option {
@@ -35,8 +35,8 @@ typedef enum cli_option {
 
 typedef struct cli_options {
     cli_command command;
-    const char *value[OPT_COUNT];     /* NULL: not given; flags: "" */
-    const char *files[CLI_MAX_FILES]; /* arguments that are no options, where the command takes any */
+    const char *value[OPT_COUNT]; /* NULL: not given; flags: "" */
+    char *const *files;           /* arguments that are no options, where the command takes any */
     int file_count;
     char data_text[4200]; /* what --data-dir is short for */
 } cli_options;
@@ -187,6 +187,7 @@ char *cli_most_memory(const dp_device_report *report, char *buffer, size_t size)
 /* *code: the exit code after DP_OK, if it is not 0. */
 dp_status cli_train(int argc, char **argv, int *code, dp_error *err);
 dp_status cli_eval(int argc, char **argv, int *code, dp_error *err);
+dp_status cli_predict(int argc, char **argv, int *code, dp_error *err);
 dp_status cli_devices(int argc, char **argv, int *code, dp_error *err);
 dp_status cli_convert(int argc, char **argv, int *code, dp_error *err);
 dp_status cli_bench(int argc, char **argv, int *code, dp_error *err);

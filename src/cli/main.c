@@ -29,6 +29,7 @@ static const struct {
 } commands[] = {
     {"train", "train a model", cli_train},
     {"eval", "loss, and accuracy or IoU and F1, of a checkpoint", cli_eval},
+    {"predict", "masks or class labels of pictures", cli_predict},
     {"bench", "training speed of several devices against one", cli_bench},
     {"explain", "lessons: the split, the loss, the imbalance, the speed", cli_explain},
     {"devices", "the devices of this machine and the links between them", cli_devices},

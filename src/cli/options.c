@@ -1,6 +1,7 @@
 /* Parsing: one table for all commands, strict values, suggestions. */
 #include <errno.h>
 #include <float.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,6 +31,8 @@ static const struct {
      "Trains a model on all devices, with the arithmetic of torch.nn.DataParallel.", 0},
     {CLI_EVAL, "eval --init FILE [options]",
      "Loss, and accuracy or IoU and F1, of a checkpoint; model and normalisation are\nread from it.", 0},
+    {CLI_PREDICT, "predict --init FILE --data PATH... --out PATH [options]",
+     "Masks, or class labels, of pictures (JPEG, PNG) by the model of a checkpoint.", INT_MAX},
     {CLI_BENCH, "bench [options]",
      "How fast all devices train against one of them, by batch size, and what the time\nof a step goes to.",
      0},
@@ -88,16 +91,22 @@ static void option_name(const char *argument, char name[MAX_OPTION_NAME])
     name[n] = 0;
 }
 
-/* An argument that is no option: a file, if the command takes one more. */
-static dp_status take_file(const char *argument, cli_options *out, dp_error *err)
+/* An argument that is no option: a file, if the command takes one more. They stand together. */
+static dp_status take_file(char *const *at, cli_options *out, dp_error *err)
 {
     int row = row_of(out->command);
+    const char *argument = *at;
     if (commands[row].files == 0 || argument[0] == '-')
         return dp_fail(err, DP_ERROR_USAGE, "unexpected argument '%s': options start with --", argument);
     if (out->file_count == commands[row].files)
         return dp_fail(err, DP_ERROR_USAGE, "unexpected argument '%s': usage is dptrain %s", argument,
                        commands[row].usage);
-    out->files[out->file_count++] = argument;
+    if (out->file_count == 0)
+        out->files = at;
+    if (at != out->files + out->file_count)
+        return dp_fail(err, DP_ERROR_USAGE, "unexpected argument '%s': name all files in one place",
+                       argument);
+    out->file_count++;
     return DP_OK;
 }
 
@@ -121,9 +130,9 @@ dp_status cli_parse(cli_command command, int argc, char **argv, cli_options *out
 {
     *out = (cli_options){.command = command};
     for (int i = 0; i < argc; i++) {
-        const char *argument = argv[i];
+        const char *argument = strcmp(argv[i], "-o") == 0 ? "--out" : argv[i];
         if (strncmp(argument, "--", 2) != 0 || !argument[2]) {
-            DP_TRY(take_file(argument, out, err));
+            DP_TRY(take_file(&argv[i], out, err));
             continue;
         }
         char name[MAX_OPTION_NAME];

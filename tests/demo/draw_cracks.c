@@ -114,7 +114,7 @@ static void grow(drawing *d, float x, float y, float direction, float radius, fl
 {
     float turn = 0;
     for (float gone = 0; gone < length; gone += 0.5f) {
-        turn = 0.8f * turn + uniform(d, -0.16f, 0.16f);
+        turn = 0.8f * turn + uniform(d, -0.09f, 0.09f);
         direction += turn * 0.5f + (gone > 0 && uniform(d, 0, 1) < 0.03f ? uniform(d, -0.8f, 0.8f) : 0);
         x += 0.5f * cosf(direction);
         y += 0.5f * sinf(direction);

@@ -1,0 +1,156 @@
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "cli/cli.h"
+
+enum { PICTURES_PER_DEVICE = 4 };
+
+typedef struct prediction {
+    const cli_options *options;
+    dp_checkpoint_info info;
+    dp_model *model;
+    dp_context *context;
+    int ids[DP_ENGINE_MAX_DEVICES];
+    dp_model_state state;
+    dp_predict_config config;
+    const char **inputs;
+    cli_output csv;
+    FILE *labels;
+    int64_t done;
+} prediction;
+
+static dp_status take_inputs(prediction *p, dp_error *err)
+{
+    const cli_options *o = p->options;
+    int given = cli_given(o, OPT_PICTURES), count = given + o->file_count;
+    if (count == 0)
+        return dp_fail(err, DP_ERROR_USAGE, "predict needs --data PATH: a picture, or a folder of them");
+    DP_TRY(dp_calloc((size_t)count, sizeof *p->inputs, "a list of files", &p->inputs, err));
+    if (given)
+        p->inputs[0] = o->value[OPT_PICTURES];
+    for (int i = 0; i < o->file_count; i++)
+        p->inputs[given + i] = o->files[i];
+    p->config.inputs = p->inputs;
+    p->config.input_count = count;
+    return DP_OK;
+}
+
+/* A name with a comma, a quote or a line's end stands in quotes (RFC 4180). */
+static void print_field(FILE *out, const char *text)
+{
+    if (!strpbrk(text, ",\"\r\n")) {
+        fputs(text, out);
+        return;
+    }
+    fputc('"', out);
+    for (; *text; text++) {
+        if (*text == '"')
+            fputc('"', out);
+        fputc(*text, out);
+    }
+    fputc('"', out);
+}
+
+static void on_done(void *user, const dp_prediction *r)
+{
+    prediction *p = user;
+    p->done++;
+    if (r->mask) {
+        printf("%s: %.2f %% marked, %s\n", r->picture, 100 * r->marked, r->mask);
+        return;
+    }
+    print_field(p->labels, r->picture);
+    fprintf(p->labels, ",%lld,%.6f\n", (long long)r->label, r->probability);
+}
+
+static void on_note(void *user, const char *text)
+{
+    (void)user;
+    fprintf(stderr, "note: %s\n", text);
+}
+
+static dp_status load_model(prediction *p, dp_error *err)
+{
+    const char *path = p->options->value[OPT_INIT];
+    dp_load_report report;
+    DP_TRY(dp_checkpoint_open(path, &p->model, &p->info, err));
+    DP_TRY(dp_model_state_create(p->model, &p->state, err));
+    return dp_weights_load(path, p->model, false, &p->state, &report, err);
+}
+
+static dp_status set_outputs(prediction *p, dp_error *err)
+{
+    const cli_options *o = p->options;
+    const char *path = o->value[OPT_OUT];
+    bool labels = p->info.criterion == DP_LOSS_CROSS_ENTROPY;
+    if (path && !*path)
+        return dp_fail(err, DP_ERROR_USAGE, "--out needs the name of a %s", labels ? "file" : "folder");
+    if (!labels && !path)
+        return dp_fail(err, DP_ERROR_USAGE, "--out FOLDER is needed: this model makes masks");
+    p->config.folder = path;
+    p->config.overlay = cli_given(o, OPT_OVERLAY);
+    p->config.resize = cli_given(o, OPT_RESIZE);
+    p->labels = stdout;
+    if (!labels)
+        return DP_OK;
+    DP_TRY(cli_output_open(o, OPT_OUT, "out", &p->csv, err));
+    if (p->csv.file) {
+        DP_TRY(cli_output_begin(&p->csv, err));
+        p->labels = p->csv.file;
+    }
+    return DP_OK;
+}
+
+static dp_status predict(prediction *p, dp_error *err)
+{
+    static const char *const convs[] = {"auto", "direct", NULL};
+    const cli_options *o = p->options;
+    dp_engine_config engine = dp_engine_defaults();
+    int64_t batch = 0;
+    int conv = 0;
+    if (!cli_given(o, OPT_INIT))
+        return dp_fail(err, DP_ERROR_USAGE, "predict needs --init FILE, the checkpoint whose model predicts");
+    DP_TRY(take_inputs(p, err));
+    DP_TRY(cli_integer(o, OPT_BATCH_SIZE, 1, 1 << 24, &batch, err));
+    DP_TRY(cli_choice(o, OPT_CONV, convs, &conv, err));
+    DP_TRY(cli_open_devices(o, &p->context, p->ids, &engine, err));
+    engine.direct_convolution = conv == 1;
+    DP_TRY(load_model(p, err));
+    const dp_predict_config inputs = p->config;
+    p->config = dp_predict_defaults(&p->info);
+    p->config.inputs = inputs.inputs;
+    p->config.input_count = inputs.input_count;
+    p->config.engine = engine;
+    p->config.batch_size = batch ? batch : (int64_t)PICTURES_PER_DEVICE * engine.device_count;
+    p->config.skip_bad = cli_given(o, OPT_SKIP_BAD);
+    p->config.note = cli_given(o, OPT_QUIET) ? NULL : on_note;
+    p->config.done = on_done;
+    p->config.user = p;
+    DP_TRY(set_outputs(p, err));
+    if (!cli_given(o, OPT_QUIET))
+        cli_print_devices(p->context, &engine);
+    if (p->info.criterion == DP_LOSS_CROSS_ENTROPY)
+        fprintf(p->labels, "file,label,probability\n");
+    DP_TRY(dp_predict(p->context, p->model, &p->state, &p->config, err));
+    return p->csv.file ? cli_output_close(&p->csv, err) : DP_OK;
+}
+
+dp_status cli_predict(int argc, char **argv, int *code, dp_error *err)
+{
+    (void)code;
+    cli_options options;
+    DP_TRY(cli_parse(CLI_PREDICT, argc - 2, argv + 2, &options, err));
+    if (cli_given(&options, OPT_HELP)) {
+        cli_print_help(CLI_PREDICT);
+        return DP_OK;
+    }
+    prediction p = {.options = &options};
+    dp_status status = predict(&p, err);
+    cli_output_abandon(&p.csv);
+    dp_model_state_free(&p.state);
+    dp_free(p.inputs);
+    dp_model_free(p.model);
+    dp_context_close(p.context);
+    return status;
+}

@@ -1,0 +1,173 @@
+#include "train/predict.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/memory.h"
+#include "io/file.h"
+
+dp_predict_config dp_predict_defaults(const dp_checkpoint_info *info)
+{
+    return (dp_predict_config){.engine = dp_engine_defaults(), .batch_size = 8, .info = *info};
+}
+
+/* ---- which pictures ---- */
+
+/* A folder without pictures may hold folders of them: classes, or images beside masks. */
+static dp_status list_folder(const char *folder, dp_bad_files *bad, dp_names *names, dp_error *err)
+{
+    int64_t before = names->count;
+    dp_names folders = {0};
+    DP_TRY(dp_list_pictures(folder, bad, names, err));
+    if (names->count > before)
+        return DP_OK;
+    dp_status status = dp_list_folders(folder, &folders, err);
+    for (int64_t i = 0; i < folders.count && status == DP_OK; i++)
+        if (strcmp(folders.list[i].stem, "masks") != 0)
+            status = dp_list_pictures(folders.list[i].path, bad, names, err);
+    dp_names_clear(&folders);
+    if (status == DP_OK && names->count == before && bad->count == 0)
+        status = dp_fail(err, DP_ERROR_IO, "'%s' holds no pictures (.jpg, .jpeg or .png)", folder);
+    return status;
+}
+
+static dp_status list_inputs(const dp_predict_config *c, dp_bad_files *bad, dp_names *names, dp_error *err)
+{
+    for (int64_t i = 0; i < c->input_count; i++) {
+        struct stat st;
+        bool folder = stat(c->inputs[i], &st) == 0 && S_ISDIR(st.st_mode);
+        DP_TRY(folder ? list_folder(c->inputs[i], bad, names, err) : dp_names_add(names, c->inputs[i], err));
+    }
+    return DP_OK;
+}
+
+static dp_status check_picture(const char *path, dp_error *err)
+{
+    void *bytes;
+    size_t size;
+    int64_t width, height;
+    DP_TRY(dp_file_read(path, &bytes, &size, err));
+    dp_status status = dp_image_size(bytes, size, path, &width, &height, err);
+    dp_free(bytes);
+    return status;
+}
+
+/* Bad pictures are known before the first mask is written. *good tells by picture. */
+static dp_status check_pictures(const dp_names *names, bool *good, dp_bad_files *bad, dp_error *err)
+{
+    for (int64_t i = 0; i < names->count; i++) {
+        dp_error reason;
+        dp_status status = check_picture(names->list[i].path, &reason);
+        good[i] = status == DP_OK;
+        if (status == DP_ERROR_IO)
+            DP_TRY(dp_bad_file(bad, err, "%s", reason.message));
+        else if (status != DP_OK)
+            return dp_fail(err, status, "%s", reason.message);
+    }
+    return DP_OK;
+}
+
+/* ---- where masks go ---- */
+
+static int by_stem(const void *a, const void *b)
+{
+    const dp_named_picture *const *x = a, *const *y = b;
+    return strcmp((*x)->stem, (*y)->stem);
+}
+
+static dp_status check_stems(const dp_names *names, dp_error *err)
+{
+    const dp_named_picture **sorted;
+    dp_status status = DP_OK;
+    DP_TRY(dp_calloc((size_t)names->count, sizeof *sorted, "names", &sorted, err));
+    for (int64_t i = 0; i < names->count; i++)
+        sorted[i] = &names->list[i];
+    qsort(sorted, (size_t)names->count, sizeof *sorted, by_stem);
+    for (int64_t i = 1; i < names->count && status == DP_OK; i++)
+        if (strcmp(sorted[i - 1]->stem, sorted[i]->stem) == 0)
+            status = dp_fail(err, DP_ERROR_USAGE, "'%s' and '%s' would have the same mask, '%s.png'",
+                             sorted[i - 1]->path, sorted[i]->path, sorted[i]->stem);
+    dp_free(sorted);
+    return status;
+}
+
+/* A mask never takes the place of a picture: it goes to another folder. */
+static dp_status check_folder(const dp_names *names, const char *folder, dp_error *err)
+{
+    struct stat out, in;
+    if (stat(folder, &out) != 0)
+        return DP_OK;
+    for (int64_t i = 0; i < names->count; i++) {
+        const char *path = names->list[i].path, *slash = strrchr(path, '/');
+        char *parent;
+        DP_TRY(dp_strdup(slash ? path : ".", &parent, err));
+        if (slash)
+            parent[slash - path + (slash == path)] = 0;
+        bool same = stat(parent, &in) == 0 && in.st_dev == out.st_dev && in.st_ino == out.st_ino;
+        dp_free(parent);
+        if (same)
+            return dp_fail(
+                err, DP_ERROR_USAGE,
+                "'%s' is where '%s' lies: masks could be written over pictures; name another folder", folder,
+                path);
+    }
+    return DP_OK;
+}
+
+/* ---- predicting ---- */
+
+static dp_status predict_label(dp_predictor *p, const dp_named_picture *name, dp_error *err)
+{
+    void *bytes;
+    size_t size;
+    dp_image image;
+    DP_TRY(dp_file_read(name->path, &bytes, &size, err));
+    dp_status status = dp_image_decode(bytes, size, name->path, &image, err);
+    dp_free(bytes);
+    DP_TRY(status);
+    if (p->channels == 1)
+        dp_image_to_grey(&image);
+    dp_view all = dp_view_of_all(&image);
+    float *slot = dp_predict_slot(p);
+    status = dp_resize_bilinear(&image, &all, p->height, p->width, (int)p->channels, slot, err);
+    dp_image_clear(&image);
+    DP_TRY(status);
+    dp_predict_normalize(p, slot);
+    return dp_predict_push(p, (dp_part){.name = name}, err);
+}
+
+static dp_status predict_all(dp_predictor *p, const dp_names *names, const bool *good, dp_error *err)
+{
+    if (p->masks) {
+        DP_TRY(check_stems(names, err));
+        DP_TRY(check_folder(names, p->config->folder, err));
+        DP_TRY(dp_make_directories(p->config->folder, err));
+    }
+    for (int64_t i = 0; i < names->count; i++)
+        if (good[i])
+            DP_TRY(p->masks ? dp_predict_mask(p, &names->list[i], err)
+                            : predict_label(p, &names->list[i], err));
+    return dp_predict_flush(p, err);
+}
+
+dp_status dp_predict(dp_context *context, const dp_model *model, const dp_model_state *state,
+                     const dp_predict_config *config, dp_error *err)
+{
+    dp_names names = {0};
+    dp_bad_files bad = {0};
+    dp_predictor predictor = {0};
+    bool *good = NULL;
+    dp_status status;
+    if ((status = list_inputs(config, &bad, &names, err)) == DP_OK &&
+        (status = dp_calloc((size_t)names.count + 1, sizeof *good, "names", &good, err)) == DP_OK &&
+        (status = check_pictures(&names, good, &bad, err)) == DP_OK &&
+        (status = dp_bad_files_settle(&bad, config->skip_bad, config->note, config->user, err)) == DP_OK &&
+        (status = dp_predict_open(context, model, state, config, &predictor, err)) == DP_OK)
+        status = predict_all(&predictor, &names, good, err);
+    dp_predict_close(&predictor);
+    dp_free(good);
+    dp_bad_files_clear(&bad);
+    dp_names_clear(&names);
+    return status;
+}

@@ -1,0 +1,66 @@
+/* Inside dp_predict: predict.c decides what is to be predicted, predict_batch.c runs it on the devices,
+ * predict_mask.c takes pictures apart and puts masks together. */
+#ifndef DP_TRAIN_PREDICT_STEPS_H
+#define DP_TRAIN_PREDICT_STEPS_H
+
+#include "base/error.h"
+#include "dptrain/predict.h"
+#include "io/folder.h"
+#include "io/resize.h"
+
+/* What a model takes and gives. */
+struct dp_open_picture;
+
+typedef struct dp_predictor {
+    const dp_predict_config *config;
+    dp_engine *engine;
+    int64_t channels, height, width; /* of an input */
+    int64_t elements, outputs;       /* of a sample */
+    bool masks;
+
+    /* The batch that is being filled. */
+    int64_t filled;
+    float *x, *y;
+    struct dp_part *parts;
+
+    struct dp_open_picture *open; /* a list; owned */
+} dp_predictor;
+
+/* A picture whose mask is coming together. */
+typedef struct dp_open_picture {
+    const dp_named_picture *name;
+    dp_image image;
+    int64_t height, width; /* of the plane: the picture's, or the model's where it is smaller or resized */
+    float *sum, *weight;   /* of the logits' probabilities, by pixel of the plane */
+    int64_t missing;       /* parts that have not been computed */
+    struct dp_open_picture *next;
+} dp_open_picture;
+
+/* One sample of a batch. */
+typedef struct dp_part {
+    const dp_named_picture *name; /* labels */
+    dp_open_picture *picture;     /* masks */
+    int64_t x, y;                 /* where the part lies in the plane */
+} dp_part;
+
+/* predict_batch.c */
+dp_status dp_predict_open(dp_context *context, const dp_model *model, const dp_model_state *state,
+                          const dp_predict_config *config, dp_predictor *out, dp_error *err);
+void dp_predict_close(dp_predictor *predictor);
+/* Where the next sample's input goes. */
+float *dp_predict_slot(dp_predictor *predictor);
+/* That input is complete; runs the batch if it is full. */
+dp_status dp_predict_push(dp_predictor *predictor, dp_part part, dp_error *err);
+/* Runs what there is. */
+dp_status dp_predict_flush(dp_predictor *predictor, dp_error *err);
+/* Values 0..255 to what the model takes, in place. */
+void dp_predict_normalize(const dp_predictor *predictor, float *x);
+
+/* predict_mask.c */
+dp_status dp_predict_mask(dp_predictor *predictor, const dp_named_picture *name, dp_error *err);
+/* Takes over a part's logits; the last one of a picture writes its files and ends it. */
+dp_status dp_mask_take(dp_predictor *predictor, const dp_part *part, const float *logits, dp_error *err);
+/* Frees what a failure left unfinished. */
+void dp_mask_drop_open(dp_predictor *predictor);
+
+#endif
