@@ -211,6 +211,54 @@ static const struct {
     {"cudaEventElapsedTime:2:999", "cuda:1: cudaEventElapsedTime: "},
 };
 
+/* Three devices are visible, two are used; the emulation's times say nothing, its memory does. */
+START_TEST(bench_uses_its_own_gpus_alone)
+{
+    int contexts[8];
+    machine("3");
+    setenv("DPTRAIN_EMULATED_REPORT", "report", 1);
+    const run *r = dptrain("bench --device cuda --device-ids 2,1 --model mlp --hidden 16 --num-classes 100 "
+                           "--batch-sizes 6 --steps 1 --json b.json");
+    assert_succeeds(r);
+    assert_contains(r->out, "the times prove nothing");
+    count_contexts(contexts);
+    ck_assert_int_eq(contexts[0], 0);
+    json_t *b = read_json("b.json");
+    ck_assert_str_eq(string_of(b, "device"), "cuda");
+    ck_assert(json_is_true(json_object_get(b, "times_prove_nothing")));
+    const json_t *all = json_object_get(at(json_object_get(b, "rows"), 0), "parallel"), *phase_ms;
+    double sum = 0;
+    const char *key;
+    json_t *value;
+    phase_ms = json_object_get(all, "phase_ms");
+    json_object_foreach((json_t *)phase_ms, key, value) sum += json_number_value(value);
+    ck_assert_double_eq_tol(sum, number_of(all, "ms_per_step"), 1e-5 * sum);
+    const json_t *first = at(json_object_get(all, "devices"), 0);
+    ck_assert_str_eq(string_of(first, "device"), "cuda:2");
+    ck_assert(number_of(json_object_get(first, "peak_bytes"), "gathered_outputs") >= 6 * 100 * 4);
+    json_decref(b);
+}
+END_TEST
+
+START_TEST(lessons_are_taught_by_gpus_too)
+{
+    static const char *const lines[] = {
+        "loss-average", "imbalance --model mlp --hidden 8 --batch-size 4 --steps 1", "device-ids"};
+    machine("2");
+    const run *r = dptrain("explain %s --device cuda --json", lines[_i]);
+    assert_succeeds(r);
+    json_t *l = parse_json(r->out);
+    const json_t *rows = json_object_get(l, "rows");
+    for (size_t i = 0; i < json_array_size(rows); i++) {
+        bool odd = strcmp(string_of(at(rows, (int)i), "loss_mode"), "replica") == 0 &&
+                   number_of(at(rows, (int)i), "devices") == 2;
+        ck_assert_double_eq_tol(number_of(at(rows, (int)i), "loss"), odd ? 0.525 : 1.3 / 3, 1e-6);
+    }
+    ck_assert_int_gt((int)strlen(string_of(l, "verdict")), 20);
+    json_decref(l);
+}
+END_TEST
+
 START_TEST(a_failing_device_is_named)
 {
     machine("2");
@@ -410,6 +458,8 @@ Suite *emulated_suite(void)
     tcase_add_test(c, links_are_as_the_hardware_has_them);
     tcase_add_test(c, free_memory_is_what_nvml_says);
     tcase_add_test(c, only_gpus_that_are_shown_get_a_context);
+    tcase_add_test(c, bench_uses_its_own_gpus_alone);
+    tcase_add_loop_test(c, lessons_are_taught_by_gpus_too, 0, 3);
     tcase_add_loop_test(c, a_failing_device_is_named, 0, sizeof faults / sizeof *faults);
     tcase_add_test(c, train_and_eval_show_their_devices);
     tcase_add_loop_test(c, unlike_gpus_are_warned_of_as_pytorch_does, 0, sizeof machines / sizeof *machines);
