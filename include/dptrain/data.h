@@ -32,6 +32,7 @@
 #include <stdint.h>
 
 #include "dptrain/status.h"
+#include "dptrain/trace.h"
 
 DP_BEGIN_DECLARATIONS
 
@@ -108,6 +109,8 @@ typedef struct dp_loader_config {
     dp_status (*alloc)(void *context, size_t bytes, void **out, dp_error *err);
     void (*release)(void *context, void *pointer);
     void *alloc_context;
+    dp_trace *trace;        /* where the workers record what they do; NULL: nowhere */
+    const char *track_name; /* there; NULL: "loader" */
 } dp_loader_config;
 
 /* Starts the workers, which wait. Owner: the caller. */

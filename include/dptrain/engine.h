@@ -32,6 +32,7 @@
 #include "dptrain/context.h"
 #include "dptrain/model.h"
 #include "dptrain/status.h"
+#include "dptrain/trace.h"
 
 DP_BEGIN_DECLARATIONS
 
@@ -85,6 +86,7 @@ typedef struct dp_engine_config {
                      need, nothing can be run */
     bool evaluation_only; /* no gradients and no optimizer state: dp_engine_evaluate and _forward serve,
                              training fails */
+    dp_trace *trace;      /* where spans are recorded; NULL: nowhere */
 } dp_engine_config;
 
 dp_engine_config dp_engine_defaults(void);
@@ -231,6 +233,18 @@ typedef struct dp_device_report {
     uint64_t peak_total_bytes;
     uint64_t allocations; /* calls to the device's allocator so far */
 } dp_device_report;
+
+/* A stretch of one device's time in one phase, in milliseconds after the coordinator began the step. */
+typedef struct dp_timeline_span {
+    dp_phase phase;
+    bool busy; /* else it waits for another device */
+    double begin_ms, end_ms;
+} dp_timeline_span;
+
+/* The newest update of the largest batch so far, as a device lived it: at most max spans, in order, without
+ * gaps. Returns how many. */
+enum { DP_TIMELINE_MAX = 511 };
+int dp_engine_timeline(const dp_engine *engine, int index, int max, dp_timeline_span *out);
 
 int dp_engine_devices(const dp_engine *engine);
 dp_status dp_engine_report(const dp_engine *engine, int index, dp_device_report *out, dp_error *err);

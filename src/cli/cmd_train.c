@@ -80,6 +80,7 @@ static dp_status read_files(training *t, dp_error *err)
     }
     c->save = o->value[OPT_SAVE];
     c->log = o->value[OPT_LOG];
+    c->trace = o->value[OPT_TRACE];
     c->init = o->value[OPT_INIT];
     c->init_partial = cli_given(o, OPT_INIT_PARTIAL);
     return DP_OK;

@@ -54,14 +54,15 @@ static bool reserved(const char *path, const char *model_dir, bool is_log)
 dp_status cli_check_files(const cli_options *o, const char *model_dir, const char *data_source, dp_error *err)
 {
     static const char safetensors[] = "safetensors:";
-    const char *save = o->value[OPT_SAVE], *log = o->value[OPT_LOG];
     bool from_file = data_source && strncmp(data_source, safetensors, sizeof safetensors - 1) == 0;
     const named_file inputs[] = {{"--init", o->value[OPT_INIT]},
                                  {"--data", from_file ? data_source + sizeof safetensors - 1 : NULL}};
-    const named_file outputs[] = {{"--save", save}, {"--log", log}};
+    const named_file outputs[] = {
+        {"--save", o->value[OPT_SAVE]}, {"--log", o->value[OPT_LOG]}, {"--trace", o->value[OPT_TRACE]}};
+    enum { OUTPUTS = sizeof outputs / sizeof outputs[0] };
     if (!*model_dir)
         return dp_fail(err, DP_ERROR_USAGE, "--model-dir needs the name of a directory");
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < OUTPUTS; i++) {
         const named_file *out = &outputs[i];
         if (!out->path)
             continue;
@@ -71,11 +72,13 @@ dp_status cli_check_files(const cli_options *o, const char *model_dir, const cha
             if (inputs[k].path && cli_same_file(out->path, inputs[k].path))
                 return dp_fail(err, DP_ERROR_USAGE, "%s '%s' would be written over the file of %s",
                                out->option, out->path, inputs[k].option);
-        if (reserved(out->path, model_dir, out->path == log))
+        if (reserved(out->path, model_dir, out->path == o->value[OPT_LOG]))
             return dp_fail(err, DP_ERROR_USAGE, "%s '%s' is a name that the run itself uses in '%s'",
                            out->option, out->path, model_dir);
+        for (int k = 0; k < i; k++)
+            if (outputs[k].path && cli_same_file(out->path, outputs[k].path))
+                return dp_fail(err, DP_ERROR_USAGE, "%s and %s name the same file, '%s'", outputs[k].option,
+                               out->option, outputs[k].path);
     }
-    if (save && log && cli_same_file(save, log))
-        return dp_fail(err, DP_ERROR_USAGE, "--save and --log name the same file, '%s'", save);
     return DP_OK;
 }

@@ -7,10 +7,12 @@
  * handed out; whoever has to wait, blocks. */
 #include "dptrain/data.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
 #include "base/thread.h"
+#include "base/tracks.h"
 #include "data/order.h"
 
 enum {
@@ -41,7 +43,9 @@ struct dp_loader {
     int slot_count;
 
     pthread_t *threads;
-    int thread_count; /* that run */
+    int thread_count;  /* that run */
+    dp_track **tracks; /* in a trace: one a thread */
+    int track_count;   /* that threads have taken */
 
     pthread_mutex_t mutex;
     pthread_cond_t work;    /* for workers: a batch to begin and a slot for it, or the end */
@@ -101,9 +105,12 @@ static void *work(void *argument)
     dp_loader *loader = argument;
     batch_slot *slot;
     pthread_mutex_lock(&loader->mutex);
+    dp_track *track = loader->tracks[loader->track_count++];
     while ((slot = begin_batch(loader))) {
         pthread_mutex_unlock(&loader->mutex);
+        dp_track_push(track, "read batch", NULL, 0, -1);
         dp_status status = fill(loader, slot);
+        dp_track_pop(track);
         pthread_mutex_lock(&loader->mutex);
         slot->status = status;
         slot->state = SLOT_READY;
@@ -192,12 +199,27 @@ static dp_status init_locks(dp_loader *loader, dp_error *err)
     return DP_OK;
 }
 
+static dp_status make_tracks(dp_loader *loader, int workers, dp_error *err)
+{
+    enum { SPANS = 4096 };
+    const dp_loader_config *c = &loader->config;
+    const char *name = c->track_name ? c->track_name : "loader";
+    DP_TRY(dp_calloc((size_t)workers, sizeof(dp_track *), "loader threads", &loader->tracks, err));
+    for (int i = 0; i < workers; i++) {
+        char numbered[DP_TRACK_NAME];
+        snprintf(numbered, sizeof numbered, i ? "%s %d" : "%s", name, i + 1);
+        DP_TRY(dp_track_create(c->trace, "host", numbered, SPANS, &loader->tracks[i], err));
+    }
+    return DP_OK;
+}
+
 static dp_status prepare(dp_loader *loader, int workers, dp_error *err)
 {
     DP_TRY(make_slots(loader, err));
     if (loader->config.shuffle)
         DP_TRY(dp_calloc((size_t)loader->info->samples, sizeof *loader->order, "the order of an epoch",
                          &loader->order, err));
+    DP_TRY(make_tracks(loader, workers, err));
     DP_TRY(dp_calloc((size_t)workers, sizeof *loader->threads, "loader threads", &loader->threads, err));
     for (; loader->thread_count < workers; loader->thread_count++)
         DP_TRY(dp_thread_start(&loader->threads[loader->thread_count], "dp-loader", work, loader, err));
@@ -250,6 +272,7 @@ void dp_loader_free(dp_loader *loader)
     else
         dp_free(loader->memory);
     dp_free(loader->threads);
+    dp_free(loader->tracks);
     dp_free(loader->order);
     dp_free(loader->slots);
     dp_free(loader);

@@ -14,8 +14,10 @@ static dp_status fetch_bucket(dp_replica *r, int bucket, uint64_t number, dp_err
     /* The compute stream could leave this to the copy stream, but then the clock would not see the wait. */
     DP_TRY(dp_await(r, ready, number, &r->compute, DP_PHASE_BROADCAST, what, err));
     DP_TRY(dp_await(r, ready, number, &r->copy, DP_PHASE_BROADCAST, what, err));
+    DP_TRY(dp_span_begin_copy(r, DP_PHASE_BROADCAST, bucket, err));
     DP_TRY(dp_copy(&r->copy, r->device, r->weights + b->begin, primary->device, primary->weights + b->begin,
                    (size_t)(b->end - b->begin) * sizeof(float), err));
+    DP_TRY(dp_span_end_copy(r, err));
     r->bucket_number[bucket] = number;
     return dp_event_record(&r->weights_here[bucket], &r->copy, err);
 }

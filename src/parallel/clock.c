@@ -6,11 +6,11 @@
 static void close_ranges(dp_replica *r, int depth)
 {
     for (; r->clock.ranges > depth; r->clock.ranges--)
-        dp_range_pop(r->device);
+        dp_span_pop(r);
 }
 
-/* Profilers see the host thread: a range for the step, in it one for each phase, in that "wait" while the
- * thread waits for another device. */
+/* Profilers and the trace see the host thread: a range for the step, in it one for each phase, in that "wait"
+ * while the thread waits for another device. */
 static void show_phase(dp_replica *r, dp_phase phase, bool busy)
 {
     dp_clock *c = &r->clock;
@@ -18,7 +18,7 @@ static void show_phase(dp_replica *r, dp_phase phase, bool busy)
     int depth = busy ? 2 : 3;
     close_ranges(r, c->shown == phase ? depth : 1);
     for (; c->ranges < depth; c->ranges++)
-        dp_range_push(r->device, names[c->ranges]);
+        dp_span_push(r, names[c->ranges]);
     c->shown = phase;
 }
 
@@ -31,6 +31,8 @@ dp_status dp_mark_phase(dp_replica *r, dp_phase phase, bool busy, dp_error *err)
     show_phase(r, phase, busy);
     if (c->count == DP_MAX_MARKS) /* the rest of the step counts as the last phase that was marked */
         return DP_OK;
+    if (c->count == 0)
+        c->began = dp_now();
     dp_mark *mark = &c->marks[c->count];
     mark->phase = phase;
     mark->busy = busy;
@@ -39,22 +41,28 @@ dp_status dp_mark_phase(dp_replica *r, dp_phase phase, bool busy, dp_error *err)
     return DP_OK;
 }
 
-dp_status dp_clock_read(dp_replica *r, bool training, dp_error *err)
+dp_status dp_clock_read(dp_replica *r, const dp_step_job *job, dp_error *err)
 {
     dp_clock *c = &r->clock;
     close_ranges(r, 0);
     memset(c->phase_seconds, 0, sizeof c->phase_seconds);
     memset(c->busy_phase_seconds, 0, sizeof c->busy_phase_seconds);
+    double at = c->began;
     for (int i = 0; i + 1 < c->count; i++) {
         double seconds;
         DP_TRY(dp_event_elapsed(&c->marks[i].event, &c->marks[i + 1].event, &seconds, err));
+        c->segments[i] = (dp_segment){c->marks[i].phase, c->marks[i].busy, at, at + seconds};
+        at += seconds;
         c->phase_seconds[c->marks[i].phase] += seconds;
         if (c->marks[i].busy) {
             c->busy_phase_seconds[c->marks[i].phase] += seconds;
-            if (training)
+            if (job->training)
                 c->busy_seconds += seconds;
         }
     }
+    c->segment_count = c->count > 0 ? c->count - 1 : 0;
+    dp_timeline_keep(r, job);
+    DP_TRY(dp_spans_read(r, job, err));
     c->count = 0;
     return DP_OK;
 }

@@ -36,7 +36,9 @@ static dp_status forward(dp_replica *r, const dp_step_job *job, dp_plan *plan, d
         DP_TRY(dp_mark_phase(r, DP_PHASE_FORWARD, true, err));
         if (repack)
             DP_TRY(dp_plan_prepare(plan, step, &r->compute, err));
+        dp_span_push_op(r, step);
         DP_TRY(dp_plan_forward(plan, step, x, &r->compute, err));
+        dp_span_pop_op(r);
     }
     r->packed_by = plan;
     r->packed_weights = job->weights_number;
@@ -63,7 +65,9 @@ static dp_status backward(dp_replica *r, const dp_step_job *job, dp_plan *plan, 
     const float *x = r->slots[job->batch.slot].x;
     for (int step = plan->step_count - 1; step >= 0; step--) {
         DP_TRY(dp_mark_phase(r, DP_PHASE_BACKWARD, true, err));
+        dp_span_push_op(r, step);
         DP_TRY(dp_plan_backward(plan, step, x, job->has_gradient[r->index], &r->compute, err));
+        dp_span_pop_op(r);
         DP_TRY(announce_filled(r, job, step, err));
     }
     return DP_OK;
@@ -98,6 +102,7 @@ static dp_status finish_update(dp_replica *r, const dp_step_job *job, dp_error *
 
 static dp_status start_step(dp_replica *r, const dp_step_job *job, dp_error *err)
 {
+    r->step_number = job->batch.number;
     r->next_bucket = r->engine->arena.bucket_count - 1;
     r->random = job->random;
     r->random.first_sample = (uint32_t)job->batch.first_row[r->index];
@@ -136,5 +141,5 @@ dp_status dp_replica_end_step(dp_replica *r, const void *argument, dp_error *err
     DP_TRY(dp_stream_synchronize(&r->copy, err));
     if (job->training)
         r->samples_trained += job->batch.chunk[r->index];
-    return dp_clock_read(r, job->training, err);
+    return dp_clock_read(r, job, err);
 }

@@ -155,6 +155,7 @@ static dp_status start_engine(dp_engine *e, const dp_engine_config *config, dp_e
 {
     DP_TRY(dp_arena_create(e->model, config->freeze, config->freeze_count, &e->arena, err));
     DP_TRY(prepare_replicas(e, err));
+    DP_TRY(dp_spans_create_tracks(e, err));
     DP_TRY(dp_workers_start(e, err));
     for (int k = 0; k < e->device_count; k++)
         dp_worker_post(&e->replicas[k], dp_replica_open, NULL);
@@ -336,6 +337,8 @@ static void scatter(dp_engine *e, const dp_host_batch *batch, bool training, dp_
     dp_turn_batch(e, job);
     job->gathered = training && e->device_count > 1 && e->config.loss_mode == DP_LOSS_GATHER;
     job->used = split(e, batch->samples, job->chunk);
+    job->number = ++e->batch_number;
+    dp_track_push(e->track, dp_phase_name(DP_PHASE_SCATTER), NULL, job->number, -1);
     int64_t row = 0;
     for (int k = 0; k < e->device_count; k++) {
         job->first_row[k] = row;
@@ -343,6 +346,7 @@ static void scatter(dp_engine *e, const dp_host_batch *batch, bool training, dp_
     }
     for (int k = 0; k < e->device_count; k++)
         dp_worker_post(&e->replicas[k], dp_receive_chunk, job);
+    dp_track_pop(e->track);
 }
 
 static void number_records(dp_engine *e, dp_step_job *job)
@@ -376,6 +380,8 @@ static void begin_step(dp_engine *e, const dp_host_batch *batch)
 {
     dp_step_job *job = &e->step;
     e->began = dp_now();
+    dp_track_push(e->track, job->training ? "step" : "evaluate", NULL,
+                  e->is_staged ? e->staged.number : e->batch_number + 1, -1);
     if (e->is_staged)
         job->batch = e->staged;
     else
@@ -390,7 +396,18 @@ static dp_status finish_step(dp_engine *e, dp_error *err)
 {
     for (int k = 0; k < e->device_count; k++)
         dp_worker_post(&e->replicas[k], dp_replica_end_step, &e->step);
-    return dp_workers_wait(e, err);
+    /* Written while the devices compute. */
+    dp_error unwritten = {0};
+    dp_track_push(e->track, "write trace", NULL, 0, -1);
+    dp_status written = dp_trace_flush(e->config.trace, &unwritten);
+    dp_track_pop(e->track);
+    dp_track_push(e->track, "wait for devices", NULL, e->step.batch.number, -1);
+    dp_status status = dp_workers_wait(e, err);
+    dp_track_pop(e->track);
+    dp_track_pop(e->track);
+    if (status == DP_OK && written != DP_OK)
+        status = dp_fail(err, written, "%s", unwritten.message);
+    return status;
 }
 
 dp_status dp_engine_begin(dp_engine *engine, const dp_step *step, dp_error *err)
@@ -444,6 +461,10 @@ dp_status dp_engine_finish(dp_engine *engine, dp_step_result *result, dp_error *
 
 void dp_engine_waited(dp_engine *engine, double seconds)
 {
+    double now = dp_now();
+    const dp_span span = {
+        .name = dp_phase_name(DP_PHASE_WAIT), .begin = now - seconds, .end = now, .bucket = -1};
+    dp_track_add(engine->track, &span);
     *(engine->in_flight ? &engine->waited_during : &engine->waited_before) += seconds;
 }
 

@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 
 #include "base/thread.h"
+#include "base/tracks.h"
 #include "device/device.h"
 #include "dptrain/engine.h"
 #include "nn/plan.h"
@@ -40,6 +41,7 @@ typedef struct dp_chunk_job {
     bool gathered; /* targets are wanted on the output device, all of them */
     int64_t chunk[DP_MAX_DEVICES], first_row[DP_MAX_DEVICES]; /* by device */
     int used;
+    int64_t number; /* of the engine's batches, from 1 */
 } dp_chunk_job;
 
 typedef struct dp_step_job {
@@ -80,9 +82,22 @@ typedef struct dp_mark {
     bool busy;      /* working, not waiting for another device */
 } dp_mark;
 
+/* The time between two marks; seconds of the host's clock (dp_now). */
+typedef struct dp_segment {
+    dp_phase phase;
+    bool busy;
+    double begin, end;
+} dp_segment;
+
 typedef struct dp_clock {
     dp_mark *marks;
     int count;
+    double began;         /* dp_now() at the first mark */
+    dp_segment *segments; /* of the last step: DP_MAX_MARKS */
+    int segment_count;
+    dp_segment *kept; /* the timeline: of the newest update of the largest batch, from the step's begin */
+    int kept_count;
+    int64_t kept_samples;                                           /* of that batch */
     double phase_seconds[DP_PHASES], busy_phase_seconds[DP_PHASES]; /* of the last step */
     double busy_seconds;                                            /* of all steps */
     int ranges;     /* open for profilers: the step, its phase, a wait in it */
@@ -91,11 +106,26 @@ typedef struct dp_clock {
 
 /* ---- a device and its replica ---- */
 
+/* Work on the copy stream that a trace shows. */
+typedef struct dp_copy_span {
+    dp_event begin, end;
+    dp_phase phase;
+    int bucket;
+} dp_copy_span;
+
+/* Where a trace shows a device; NULL without one. */
+typedef struct dp_replica_tracks {
+    dp_track *thread, *compute, *copy, *input;
+    dp_copy_span *copies; /* of the step */
+    int count, room;
+    double copied_until, received_until; /* ends of the last spans: none begins before */
+} dp_replica_tracks;
+
 /* Where a chunk waits for its step. */
 typedef struct dp_slot {
     float *x;
     void *y;
-    dp_event arrived;
+    dp_event sent, arrived; /* sent: with a trace only */
     uint64_t received;
 } dp_slot;
 
@@ -164,8 +194,10 @@ struct dp_replica {
     int32_t *host_correct;
     uint32_t *host_nonfinite;
 
-    int64_t samples_trained;
+    int64_t samples_trained, step_number; /* step_number: of the engine's batches */
     dp_clock clock;
+    dp_replica_tracks tracks;
+    int *bucket_mark; /* by bucket; the clock's last mark before its gradients were announced */
 };
 
 /* Host memory where a batch is turned, when its samples do not lie along the first dimension (turn.c). */
@@ -205,6 +237,8 @@ struct dp_engine {
     int planned_count;
     bool in_flight, is_staged;
     int next_slot;
+    int64_t batch_number; /* batches sent so far */
+    dp_track *track;      /* the coordinator's, in a trace */
     double began, train_seconds;
     double waited_before, waited_during; /* for data, seconds; of the next step, of the one in flight */
 
@@ -254,8 +288,25 @@ dp_status dp_replica_set_moment(dp_replica *r, const void *moment_job, dp_error 
 
 /* From here on the device's time counts as `phase`. */
 dp_status dp_mark_phase(dp_replica *r, dp_phase phase, bool busy, dp_error *err);
-/* After the streams were synchronized: adds up the step's phases. */
-dp_status dp_clock_read(dp_replica *r, bool training, dp_error *err);
+/* After the streams were synchronized: adds up the step's phases and keeps its timeline. */
+dp_status dp_clock_read(dp_replica *r, const dp_step_job *job, dp_error *err);
+
+/* ---- spans.c ---- */
+
+dp_status dp_spans_create_tracks(dp_engine *engine, dp_error *err); /* the coordinator */
+dp_status dp_spans_open(dp_replica *r, dp_error *err);
+void dp_spans_close(dp_replica *r);
+/* Spans of the device's thread, for profilers and the trace; they nest. Operations are in the trace alone. */
+void dp_span_push(dp_replica *r, const char *name);
+void dp_span_pop(dp_replica *r);
+void dp_span_push_op(dp_replica *r, int program_step);
+void dp_span_pop_op(dp_replica *r);
+/* Around work on the copy stream. */
+dp_status dp_span_begin_copy(dp_replica *r, dp_phase phase, int bucket, dp_error *err);
+dp_status dp_span_end_copy(dp_replica *r, dp_error *err);
+/* After a step whose segments were read: the streams' spans. */
+dp_status dp_spans_read(dp_replica *r, const dp_step_job *job, dp_error *err);
+void dp_timeline_keep(dp_replica *r, const dp_step_job *job);
 
 /* ---- the step: scatter.c, broadcast.c, gather.c, reduce.c, data_parallel.c ---- */
 

@@ -4,6 +4,7 @@
 
 dp_status dp_announce_gradients(dp_replica *r, int bucket, dp_error *err)
 {
+    r->bucket_mark[bucket] = r->clock.count - 1;
     return dp_announce(&r->gradients_ready[bucket], &r->compute, err);
 }
 
@@ -59,7 +60,9 @@ static dp_status reduce_bucket(dp_replica *r, const dp_step_job *job, int bucket
     args.moment1 = r->moment1 ? r->moment1 + b->begin : NULL;
     args.moment2 = r->moment2 ? r->moment2 + b->begin : NULL;
     args.nonfinite = r->nonfinite;
+    DP_TRY(dp_span_begin_copy(r, DP_PHASE_REDUCE, bucket, err));
     DP_TRY(r->device->backend->call->update(r->device, r->copy.handle, &args, err));
+    DP_TRY(dp_span_end_copy(r, err));
     return dp_announce(&r->weights_ready[bucket], &r->copy, err);
 }
 

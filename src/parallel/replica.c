@@ -64,10 +64,13 @@ static dp_status open_milestones(dp_replica *r, dp_error *err)
     DP_TRY(dp_milestone_create(r, &r->loss_ready, err));
     for (int s = 0; s < DP_SLOTS; s++)
         DP_TRY(dp_event_create(r->device, &r->slots[s].arrived, err));
+    DP_TRY(dp_calloc((size_t)buckets, sizeof *r->bucket_mark, "the clock", &r->bucket_mark, err));
+    DP_TRY(dp_calloc(DP_MAX_MARKS, sizeof *r->clock.segments, "the clock", &r->clock.segments, err));
+    DP_TRY(dp_calloc(DP_MAX_MARKS, sizeof *r->clock.kept, "the clock", &r->clock.kept, err));
     DP_TRY(dp_calloc(DP_MAX_MARKS, sizeof *r->clock.marks, "the clock", &r->clock.marks, err));
     for (int i = 0; i < DP_MAX_MARKS; i++)
         DP_TRY(dp_event_create(r->device, &r->clock.marks[i].event, err));
-    return DP_OK;
+    return dp_spans_open(r, err);
 }
 
 dp_status dp_replica_open(dp_replica *r, const void *unused, dp_error *err)
@@ -123,7 +126,11 @@ static void close_milestones(dp_replica *r)
         dp_event_destroy(&r->slots[s].arrived);
     for (int i = 0; r->clock.marks && i < DP_MAX_MARKS; i++)
         dp_event_destroy(&r->clock.marks[i].event);
+    dp_spans_close(r);
     dp_free(r->clock.marks);
+    dp_free(r->clock.segments);
+    dp_free(r->clock.kept);
+    dp_free(r->bucket_mark);
     dp_free(r->weights_ready);
     dp_free(r->gradients_ready);
     dp_free(r->weights_here);

@@ -64,7 +64,9 @@ dp_status dp_receive_chunk(dp_replica *r, const void *argument, dp_error *err)
     int64_t n = job->chunk[r->index], first = job->first_row[r->index];
     size_t x_row = (size_t)e->input_elements * sizeof(float);
     dp_slot *slot = &r->slots[job->slot];
-    dp_range_push(r->device, dp_phase_name(DP_PHASE_SCATTER));
+    dp_span_push(r, dp_phase_name(DP_PHASE_SCATTER));
+    if (r->tracks.input)
+        DP_TRY(dp_event_record(&slot->sent, &r->input, err));
     if (n > 0)
         DP_TRY(dp_copy(&r->input, r->device, slot->x, NULL, (const char *)job->x + (size_t)first * x_row,
                        (size_t)n * x_row, err));
@@ -78,7 +80,7 @@ dp_status dp_receive_chunk(dp_replica *r, const void *argument, dp_error *err)
                        (const char *)job->y + (size_t)first * e->target_bytes, (size_t)n * e->target_bytes,
                        err));
     slot->received++;
-    dp_range_pop(r->device); /* after a failure it stays open: the thread does no more work */
+    dp_span_pop(r); /* after a failure it stays open: the thread does no more work */
     return dp_event_record(&slot->arrived, &r->input, err);
 }
 

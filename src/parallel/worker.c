@@ -30,9 +30,9 @@ static bool next_task(dp_replica *r, uint64_t number)
 {
     if (dp_signal_reached(&r->posted, number))
         return true;
-    dp_range_push(r->device, dp_phase_name(DP_PHASE_WAIT));
+    dp_span_push(r, dp_phase_name(DP_PHASE_WAIT));
     bool posted = dp_signal_wait(&r->posted, number);
-    dp_range_pop(r->device);
+    dp_span_pop(r);
     return posted;
 }
 

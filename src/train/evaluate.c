@@ -14,21 +14,13 @@ static void pinned_free(void *context, void *pointer)
     dp_context_host_free(context, pointer);
 }
 
-dp_status dp_make_loader(dp_context *context, const dp_dataset *dataset, int64_t batch_size, int workers,
-                         bool shuffle, bool drop_last, uint64_t seed, dp_loader **out, dp_error *err)
+dp_status dp_make_loader(dp_context *context, const dp_loader_config *config, dp_loader **out, dp_error *err)
 {
-    const dp_loader_config config = {
-        .dataset = dataset,
-        .batch_size = batch_size,
-        .shuffle = shuffle,
-        .drop_last = drop_last,
-        .seed = seed,
-        .workers = workers,
-        .alloc = pinned_alloc,
-        .release = pinned_free,
-        .alloc_context = context,
-    };
-    return dp_loader_create(&config, out, err);
+    dp_loader_config pinned = *config;
+    pinned.alloc = pinned_alloc;
+    pinned.release = pinned_free;
+    pinned.alloc_context = context;
+    return dp_loader_create(&pinned, out, err);
 }
 
 void dp_batch_fault(const dp_dataset_info *d, const dp_batch *batch, char out[DP_FAULT_SIZE])
@@ -95,12 +87,12 @@ dp_status dp_evaluate(dp_context *context, const dp_model *model, const dp_model
     dp_status status;
     bool stopped;
     dp_engine_config forward = *config;
+    const dp_loader_config batches = {.dataset = dataset, .batch_size = batch_size, .workers = workers};
     forward.evaluation_only = true;
     DP_TRY(dp_check_fit(model, config, dataset, err));
     /* The engine first: memory that copies fast is to be had once a device is open. */
     if ((status = dp_engine_create(context, model, &forward, &engine, err)) == DP_OK &&
-        (status = dp_make_loader(context, dataset, batch_size, workers, false, false, 0, &loader, err)) ==
-            DP_OK &&
+        (status = dp_make_loader(context, &batches, &loader, err)) == DP_OK &&
         (status = dp_engine_set_state(engine, state, err)) == DP_OK)
         status = dp_evaluate_with(engine, loader, dataset, NULL, result, &stopped, err);
     if (status == DP_OK && !isfinite(result->loss))

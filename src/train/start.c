@@ -226,11 +226,21 @@ dp_status dp_trainer_start(dp_trainer *t, dp_error *err)
     const dp_train_config *c = t->config;
     /* The engine first: memory that copies fast is to be had once a device is open. */
     DP_TRY(dp_engine_create(t->context, t->model, &c->engine, &t->engine, err));
-    DP_TRY(dp_make_loader(t->context, t->train, c->batch_size, c->workers, c->shuffle, c->drop_last, c->seed,
-                          &t->loader, err));
+    const dp_loader_config train = {.dataset = t->train,
+                                    .batch_size = c->batch_size,
+                                    .workers = c->workers,
+                                    .shuffle = c->shuffle,
+                                    .drop_last = c->drop_last,
+                                    .seed = c->seed,
+                                    .trace = t->trace};
+    const dp_loader_config valid = {.dataset = t->valid,
+                                    .batch_size = c->batch_size,
+                                    .workers = c->workers,
+                                    .trace = t->trace,
+                                    .track_name = "validation loader"};
+    DP_TRY(dp_make_loader(t->context, &train, &t->loader, err));
     if (t->valid)
-        DP_TRY(dp_make_loader(t->context, t->valid, c->batch_size, c->workers, false, false, 0,
-                              &t->valid_loader, err));
+        DP_TRY(dp_make_loader(t->context, &valid, &t->valid_loader, err));
     if (t->state.batch > dp_loader_batches(t->loader))
         return dp_fail(err, DP_ERROR_IO, "the checkpoint in '%s' is corrupt: batch %lld of %lld",
                        t->resumed_from, (long long)t->state.batch, (long long)dp_loader_batches(t->loader));

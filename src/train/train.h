@@ -181,7 +181,6 @@ dp_status dp_evaluate_with(dp_engine *engine, dp_loader *loader, const dp_datase
 enum { DP_FAULT_SIZE = 96 };
 void dp_batch_fault(const dp_dataset_info *data, const dp_batch *batch, char out[DP_FAULT_SIZE]);
 /* A loader whose batches lie in memory that the context's devices copy from fastest. */
-dp_status dp_make_loader(dp_context *context, const dp_dataset *dataset, int64_t batch_size, int workers,
-                         bool shuffle, bool drop_last, uint64_t seed, dp_loader **out, dp_error *err);
+dp_status dp_make_loader(dp_context *context, const dp_loader_config *config, dp_loader **out, dp_error *err);
 
 #endif

@@ -299,6 +299,22 @@ static void close_run(dp_trainer *t)
     dp_free(t->resumed_from);
 }
 
+/* After all that records has been freed. A run that failed, or had nothing to do, leaves no trace. */
+static dp_status close_trace(dp_trainer *t, dp_status status, dp_error *err)
+{
+    uint64_t dropped;
+    if (!t->trace || status != DP_OK || t->summary->finished) {
+        dp_trace_abandon(t->trace);
+        return status;
+    }
+    DP_TRY(dp_trace_close(t->trace, &dropped, err));
+    if (dropped > 0)
+        dp_trainer_note(t,
+                        "the trace in '%s' is not complete: %llu spans were left out, as it holds %d at most",
+                        t->config->trace, (unsigned long long)dropped, DP_TRACE_MAX_SPANS);
+    return DP_OK;
+}
+
 dp_status dp_train(dp_context *context, const dp_model *model, dp_model_state *state, const dp_dataset *train,
                    const dp_dataset *valid, const dp_train_config *config, const dp_train_observer *observer,
                    dp_train_summary *summary, dp_error *err)
@@ -321,7 +337,10 @@ dp_status dp_train(dp_context *context, const dp_model *model, dp_model_state *s
                     .summary = summary,
                     .dir = {.lock = -1},
                     .tensors = {.model = *state}};
-    dp_status status = run(&t, err);
+    dp_status status = config->trace ? dp_trace_open(config->trace, &t.trace, err) : DP_OK;
+    own.engine.trace = t.trace;
+    if (status == DP_OK)
+        status = run(&t, err);
     close_run(&t);
-    return status;
+    return close_trace(&t, status, err);
 }

@@ -16,6 +16,7 @@ typedef struct dp_trainer {
     dp_model_dir dir;
     char *log_path; /* NULL: there is no log */
     dp_log *log;
+    dp_trace *trace; /* NULL: none */
     dp_settings settings;
     dp_run_tensors tensors;
     dp_engine *engine;

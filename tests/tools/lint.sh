@@ -21,6 +21,7 @@ models: base nn
 cpu: base device
 data: base io
 parallel: base device nn optim
+report: base io
 train: base io
 bench: base
 cli: base
