@@ -20,7 +20,8 @@ enum { MAX_ARGUMENTS = 40, RUN_SECONDS = 60, IN_SHORT = 3 };
 #define TINY "train --device cpu --threads-per-device 1 --num-workers 1 --quiet --overwrite --save final "
 static const char *const lines[] = {
     TINY "--model linear --data safetensors:data --batch-size 4 --n-epoch 1 --logical-devices 1",
-    TINY "--model mlp --hidden 3 --data idx:digits --batch-size 4 --n-epoch 1 --logical-devices 2",
+    TINY "--model mlp --hidden 3 --data idx:digits --batch-size 4 --n-epoch 1 --logical-devices 2 "
+         "--trace trace",
     "eval --init weights --data safetensors:data --device cpu --logical-devices 2 --threads-per-device 1 "
     "--num-workers 1 --json",
     TINY "--model mlp --hidden 3 --data safetensors:data --batch-size 5 --n-epoch 2 --logical-devices 3 "
