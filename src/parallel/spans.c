@@ -49,9 +49,9 @@ dp_status dp_spans_open(dp_replica *r, dp_error *err)
     int copies = 2 * r->engine->arena.bucket_count;
     DP_TRY(dp_calloc((size_t)copies, sizeof *t->copies, "a track", &t->copies, err));
     for (int i = 0; i < copies; i++) {
+        t->room = i + 1;
         DP_TRY(dp_event_create(r->device, &t->copies[i].begin, err));
         DP_TRY(dp_event_create(r->device, &t->copies[i].end, err));
-        t->room = i + 1;
     }
     for (int s = 0; s < DP_SLOTS; s++)
         DP_TRY(dp_event_create(r->device, &r->slots[s].sent, err));
