@@ -42,6 +42,11 @@ static const struct {
      "the state "
      "dict is read, and nothing in it is executed.",
      2},
+    {CLI_REPORT, "report RUN -o FILE",
+     "One page of HTML about a run, from its log: RUN is a log.jsonl, or the directory of\nthe run. The page "
+     "needs no "
+     "other file and no network.",
+     1},
 };
 
 enum { MAX_OPTION_NAME = 64 };
@@ -107,6 +112,8 @@ dp_status cli_parse(cli_command command, int argc, char **argv, cli_options *out
     *out = (cli_options){.command = command};
     for (int i = 0; i < argc; i++) {
         const char *argument = argv[i];
+        if (strcmp(argument, "-o") == 0 && belongs(OPT_OUTPUT, command))
+            argument = "--output";
         if (strncmp(argument, "--", 2) != 0 || !argument[2]) {
             DP_TRY(take_file(argument, out, err));
             continue;
