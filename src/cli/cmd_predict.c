@@ -82,19 +82,19 @@ static dp_status load_model(prediction *p, dp_error *err)
 static dp_status set_outputs(prediction *p, dp_error *err)
 {
     const cli_options *o = p->options;
-    const char *path = o->value[OPT_OUT];
+    const char *path = o->value[OPT_OUTPUT];
     bool labels = p->info.criterion == DP_LOSS_CROSS_ENTROPY;
     if (path && !*path)
-        return dp_fail(err, DP_ERROR_USAGE, "--out needs the name of a %s", labels ? "file" : "folder");
+        return dp_fail(err, DP_ERROR_USAGE, "--output needs the name of a %s", labels ? "file" : "folder");
     if (!labels && !path)
-        return dp_fail(err, DP_ERROR_USAGE, "--out FOLDER is needed: this model makes masks");
+        return dp_fail(err, DP_ERROR_USAGE, "--output FOLDER is needed: this model makes masks");
     p->config.folder = path;
     p->config.overlay = cli_given(o, OPT_OVERLAY);
     p->config.resize = cli_given(o, OPT_RESIZE);
     p->labels = stdout;
     if (!labels)
         return DP_OK;
-    DP_TRY(cli_output_open(o, OPT_OUT, "out", &p->csv, err));
+    DP_TRY(cli_output_open(o, OPT_OUTPUT, "output", &p->csv, err));
     if (p->csv.file) {
         DP_TRY(cli_output_begin(&p->csv, err));
         p->labels = p->csv.file;

@@ -31,7 +31,7 @@ static const struct {
      "Trains a model on all devices, with the arithmetic of torch.nn.DataParallel.", 0},
     {CLI_EVAL, "eval --init FILE [options]",
      "Loss, and accuracy or IoU and F1, of a checkpoint; model and normalisation are\nread from it.", 0},
-    {CLI_PREDICT, "predict --init FILE --data PATH... --out PATH [options]",
+    {CLI_PREDICT, "predict --init FILE --data PATH... -o PATH [options]",
      "Masks, or class labels, of pictures (JPEG, PNG) by the model of a checkpoint.", INT_MAX},
     {CLI_BENCH, "bench [options]",
      "How fast all devices train against one of them, by batch size, and what the time\nof a step goes to.",
@@ -44,6 +44,11 @@ static const struct {
      "Weights between PyTorch's .pt or .pth and .safetensors; OUT's name says which it\n"
      "becomes. Of a .pt the state dict is read, and nothing in it is executed.",
      2},
+    {CLI_REPORT, "report RUN -o FILE",
+     "One page of HTML about a run, from its log: RUN is a log.jsonl, or the directory of\nthe run. The page "
+     "needs no "
+     "other file and no network.",
+     1},
 };
 
 enum { MAX_OPTION_NAME = 64 };
@@ -130,7 +135,9 @@ dp_status cli_parse(cli_command command, int argc, char **argv, cli_options *out
 {
     *out = (cli_options){.command = command};
     for (int i = 0; i < argc; i++) {
-        const char *argument = strcmp(argv[i], "-o") == 0 ? "--out" : argv[i];
+        const char *argument = argv[i];
+        if (strcmp(argument, "-o") == 0 && belongs(OPT_OUTPUT, command))
+            argument = "--output";
         if (strncmp(argument, "--", 2) != 0 || !argument[2]) {
             DP_TRY(take_file(&argv[i], out, err));
             continue;

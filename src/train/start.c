@@ -123,7 +123,13 @@ dp_status dp_trainer_locate(dp_trainer *t, dp_error *err)
     t->has_reached_limit = c->max_steps > 0 && t->state.step >= c->max_steps;
     t->state.last.epochs = c->epochs;
     memcpy(t->samples_before, t->state.device_samples, sizeof t->samples_before);
-    return c->save ? check_save(c->save, err) : DP_OK;
+    if (c->report && !t->log_path)
+        return dp_fail(err, DP_ERROR_USAGE, "a report is made from the log, and this run has none");
+    const char *const outputs[] = {c->save, c->report};
+    for (int i = 0; i < 2; i++)
+        if (outputs[i])
+            DP_TRY(check_save(outputs[i], err));
+    return DP_OK;
 }
 
 bool dp_trainer_is_finished(const dp_trainer *t)
@@ -226,22 +232,21 @@ dp_status dp_trainer_start(dp_trainer *t, dp_error *err)
     const dp_train_config *c = t->config;
     /* The engine first: memory that copies fast is to be had once a device is open. */
     DP_TRY(dp_engine_create(t->context, t->model, &c->engine, &t->engine, err));
-    dp_loader_config loader = {.dataset = t->train,
-                               .batch_size = c->batch_size,
-                               .workers = c->workers,
-                               .shuffle = c->shuffle,
-                               .drop_last = c->drop_last,
-                               .seed = c->seed,
-                               .trace = t->trace};
-    DP_TRY(dp_make_loader(t->context, &loader, &t->loader, err));
-    if (t->valid) {
-        loader = (dp_loader_config){.dataset = t->valid,
+    const dp_loader_config train = {.dataset = t->train,
+                                    .batch_size = c->batch_size,
+                                    .workers = c->workers,
+                                    .shuffle = c->shuffle,
+                                    .drop_last = c->drop_last,
+                                    .seed = c->seed,
+                                    .trace = t->trace};
+    const dp_loader_config valid = {.dataset = t->valid,
                                     .batch_size = c->batch_size,
                                     .workers = c->workers,
                                     .trace = t->trace,
                                     .track_name = "validation loader"};
-        DP_TRY(dp_make_loader(t->context, &loader, &t->valid_loader, err));
-    }
+    DP_TRY(dp_make_loader(t->context, &train, &t->loader, err));
+    if (t->valid)
+        DP_TRY(dp_make_loader(t->context, &valid, &t->valid_loader, err));
     if (t->state.batch > dp_loader_batches(t->loader))
         return dp_fail(err, DP_ERROR_IO, "the checkpoint in '%s' is corrupt: batch %lld of %lld",
                        t->resumed_from, (long long)t->state.batch, (long long)dp_loader_batches(t->loader));

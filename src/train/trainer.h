@@ -16,11 +16,11 @@ typedef struct dp_trainer {
     dp_model_dir dir;
     char *log_path; /* NULL: there is no log */
     dp_log *log;
+    dp_trace *trace; /* NULL: none */
     dp_settings settings;
     dp_run_tensors tensors;
     dp_engine *engine;
     dp_loader *loader, *valid_loader;
-    dp_trace *trace; /* NULL: none */
 
     dp_run_state state;     /* where the run is; times and devices' samples are set when it is saved */
     char *resumed_from;     /* the directory whose newest state the run continues; NULL: a fresh start */

@@ -14,7 +14,7 @@ typedef struct mistake {
 static const mistake mistakes[] = {
     {"", 2, "a command is needed"},
     {"trian", 2, "unknown command 'trian'; did you mean 'train'?"},
-    {"predict", 2, "unknown command 'predict'"},
+    {"predictt", 2, "unknown command 'predictt'; did you mean 'predict'?"},
     {"--batch-size 4", 2, "unknown command '--batch-size'"},
     /* options */
     {"train --batchsize 4", 2, "unknown option '--batchsize'; did you mean '--batch-size'?"},

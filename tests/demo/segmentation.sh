@@ -17,7 +17,7 @@ echo 'drawing 300 pictures to train on and 40 to test with'
 
 best=$dir/model/model_best.safetensors
 "$build/dptrain" eval --init "$best" --data-dir "$dir/test" --valid-split 0 --json >"$dir/test.json" 2>/dev/null
-"$build/dptrain" predict --init "$best" --data "$dir/test/images" --out "$dir/predicted" --quiet >/dev/null
+"$build/dptrain" predict --init "$best" --data "$dir/test/images" -o "$dir/predicted" --quiet >/dev/null
 set --
 for i in 0000 0001 0002 0003 0004; do
     set -- "$@" "$dir/test/images/pavement_$i.jpg" "$dir/test/masks/pavement_$i.png" "$dir/predicted/pavement_$i.png"
