@@ -88,15 +88,15 @@ printf '#!/bin/sh\necho "$*" >>"%s"\n' "$tmp/apt.log" >"$fake/apt-get"
 chmod +x "$fake/gcc" "$fake/apt-get"
 on_fake=(env "PATH=$fake:$PATH")
 expect 'without root the line is printed' 1 \
-    'run: sudo apt-get install --no-install-recommends libc6-dev libdnnl-dev libjansson-dev zlib1g-dev' \
+    'run: sudo apt-get install --no-install-recommends libc6-dev libdnnl-dev libjansson-dev libjpeg62-turbo-dev libpng-dev zlib1g-dev' \
     "${on_fake[@]}" DPTRAIN_UID=1000 tests/tools/deps.sh build
 expect 'so it is by make' 2 'run: sudo apt-get install' "${on_fake[@]}" DPTRAIN_UID=1000 make deps
 expect 'demo stops there' 2 '!CC  ' "${on_fake[@]}" DPTRAIN_UID=1000 make demo
 [ ! -e "$tmp/apt.log" ] || failed 'apt-get ran without root'
-expect 'as root it installs' 0 'installing: libc6-dev libdnnl-dev libjansson-dev zlib1g-dev' \
+expect 'as root it installs' 0 'installing: libc6-dev libdnnl-dev libjansson-dev libjpeg62-turbo-dev libpng-dev zlib1g-dev' \
     "${on_fake[@]}" DPTRAIN_UID=0 tests/tools/deps.sh build
 [ "$(cat "$tmp/apt.log")" = 'update
-install -y --no-install-recommends libc6-dev libdnnl-dev libjansson-dev zlib1g-dev' ] || failed "apt-get was asked: $(cat "$tmp/apt.log")"
+install -y --no-install-recommends libc6-dev libdnnl-dev libjansson-dev libjpeg62-turbo-dev libpng-dev zlib1g-dev' ] || failed "apt-get was asked: $(cat "$tmp/apt.log")"
 rm "$tmp/apt.log"
 expect 'probing installs nothing' 1 "run 'make deps'" "${on_fake[@]}" DPTRAIN_UID=0 tests/tools/deps.sh --probe build
 [ ! -e "$tmp/apt.log" ] || failed 'apt-get ran for a probe'
