@@ -101,13 +101,13 @@ static __device__ __forceinline__ int32_t block_count(int32_t value, int32_t *sh
     return sum;
 }
 
-// A block of 32, 256 or 1024 threads for each sample, 512 bytes of shared memory. Reads output and target and
+// A block of 32, 256 or 1024 threads for each sample, 256 bytes of shared memory. Reads output and target and
 // writes the gradient once: the least possible. Few large samples leave multiprocessors idle; the price of a
 // sum that needs no second kernel.
 static __global__ void __launch_bounds__(WIDEST) elementwise_loss_kernel(const dp_loss_parameters p)
 {
     __shared__ float shared[32];
-    __shared__ int32_t shared_count[3][32];
+    __shared__ int32_t shared_count[32]; // of one sum after the other
     const int64_t first = blockIdx.x * p.elements;
     float sum = 0.0f;
     dp_sample_counts counts = {0, 0, 0};
@@ -132,9 +132,11 @@ static __global__ void __launch_bounds__(WIDEST) elementwise_loss_kernel(const d
     }
     sum = dp_block_sum(sum, shared);
     if (p.counts) {
-        counts.correct = block_count(counts.correct, shared_count[0]);
-        counts.predicted = block_count(counts.predicted, shared_count[1]);
-        counts.actual = block_count(counts.actual, shared_count[2]);
+        counts.correct = block_count(counts.correct, shared_count);
+        __syncthreads();
+        counts.predicted = block_count(counts.predicted, shared_count);
+        __syncthreads();
+        counts.actual = block_count(counts.actual, shared_count);
     }
     if (threadIdx.x == 0) {
         p.sample_loss[blockIdx.x] = sum;

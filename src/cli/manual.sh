@@ -140,4 +140,13 @@ The test set's loss and accuracy of the best epoch:
 dptrain eval \-\-init model/model_best.safetensors
 .fi
 .RE
+.PP
+From which batch on all devices train faster than one, and why the first device is the busiest:
+.PP
+.RS
+.nf
+dptrain bench
+dptrain explain imbalance
+.fi
+.RE
 TROFF

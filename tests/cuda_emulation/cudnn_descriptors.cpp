@@ -3,21 +3,23 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <string>
 
 namespace emulation
 {
 
-static thread_local char last_message[256];
+// Not an array: thread-local memory is short (see EMULATION_FAST_TLS).
+static thread_local std::string last_message;
 
 cudnnStatus_t refuse(cudnnStatus_t status, const char *message)
 {
-    snprintf(last_message, sizeof last_message, "%s", message);
+    last_message = message;
     return status;
 }
 
 const char *last_refusal()
 {
-    return last_message;
+    return last_message.c_str();
 }
 
 // ---- which attributes there are

@@ -41,7 +41,9 @@
 // Declares `type *name`, the block's dynamic shared memory.
 #define DP_DYN_SHARED(type, name) type *name = static_cast<type *>(emulation_dynamic_shared)
 
-// Reads of a thread-local variable must not become a call, also in a shared object.
+// Reads of a thread-local variable must not become a call, also in a shared object. The price: all of its
+// thread-local memory, every kernel's __shared__ with it, must fit into what glibc keeps for libraries that
+// are loaded late, about 1,650 bytes; else loading fails with "cannot allocate memory in static TLS block".
 #define EMULATION_FAST_TLS __attribute__((tls_model("initial-exec")))
 
 struct emulation_launch_request {

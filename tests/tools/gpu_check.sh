@@ -61,7 +61,9 @@ tests 'operations' 900 "$base/tests/test_ops_cuda$emulated"
 tests 'engine' 600 "${program%/*}/test_engine" cuda
 tests 'engine and backend' 600 "${program%/*}/test_engine_backend" cuda
 tests 'training' 300 "${program%/*}/test_train" cuda
-task 'bench' 300 "$program" bench --device cuda --logical-devices 2 --batch-sizes 32,256 --steps 10
+sizes=(--batch-sizes '32,256' --steps 10)
+[ -z "$emulated" ] || sizes=(--model mlp --hidden 16 --batch-sizes 8 --steps 2) # the emulation takes its time
+task 'bench' 300 "$program" bench --device cuda --logical-devices 2 "${sizes[@]}"
 for devices in 1 2 3 4 8; do
     wanted=$(by_devices "$devices")
     if [ -z "$wanted" ]; then
