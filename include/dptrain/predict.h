@@ -49,7 +49,8 @@ typedef struct dp_predict_config {
     bool resize;        /* bring a picture to the model's size, and its mask back, instead of going over it in
                            parts of that size, which overlap */
     bool skip_bad;      /* pictures that cannot be read are left out and told to note, not an error */
-    void (*note)(void *user, const char *text);                /* one line; may be NULL */
+    void (*note)(void *user, const char *text); /* one line; may be NULL */
+    void (*start)(void *user);                  /* all is known to be well, predicting begins; may be NULL */
     void (*done)(void *user, const dp_prediction *prediction); /* in the order of the pictures; may be NULL */
     void *user;
 } dp_predict_config;

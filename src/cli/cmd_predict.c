@@ -64,6 +64,16 @@ static void on_done(void *user, const dp_prediction *r)
     fprintf(p->labels, ",%lld,%.6f\n", (long long)r->label, r->probability);
 }
 
+/* Only now: a run that ends with an error says that alone. */
+static void on_start(void *user)
+{
+    const prediction *p = user;
+    if (!cli_given(p->options, OPT_QUIET))
+        cli_print_devices(p->context, &p->config.engine);
+    if (p->info.criterion == DP_LOSS_CROSS_ENTROPY)
+        fprintf(p->labels, "file,label,probability\n");
+}
+
 static void on_note(void *user, const char *text)
 {
     (void)user;
@@ -125,13 +135,10 @@ static dp_status predict(prediction *p, dp_error *err)
     p->config.batch_size = batch ? batch : (int64_t)PICTURES_PER_DEVICE * engine.device_count;
     p->config.skip_bad = cli_given(o, OPT_SKIP_BAD);
     p->config.note = cli_given(o, OPT_QUIET) ? NULL : on_note;
+    p->config.start = on_start;
     p->config.done = on_done;
     p->config.user = p;
     DP_TRY(set_outputs(p, err));
-    if (!cli_given(o, OPT_QUIET))
-        cli_print_devices(p->context, &engine);
-    if (p->info.criterion == DP_LOSS_CROSS_ENTROPY)
-        fprintf(p->labels, "file,label,probability\n");
     DP_TRY(dp_predict(p->context, p->model, &p->state, &p->config, err));
     return p->csv.file ? cli_output_close(&p->csv, err) : DP_OK;
 }

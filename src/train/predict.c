@@ -144,6 +144,8 @@ static dp_status predict_all(dp_predictor *p, const dp_names *names, const bool 
         DP_TRY(check_folder(names, p->config->folder, err));
         DP_TRY(dp_make_directories(p->config->folder, err));
     }
+    if (p->config->start)
+        p->config->start(p->config->user);
     for (int64_t i = 0; i < names->count; i++)
         if (good[i])
             DP_TRY(p->masks ? dp_predict_mask(p, &names->list[i], err)

@@ -77,6 +77,7 @@ Suite *bench_suite(void);
 Suite *explain_suite(void);
 Suite *input_suite(void);
 Suite *memory_suite(void);
+Suite *pictures_suite(void);
 /* On emulated GPUs, with what lies in `folder` (build/emulated/tools); false if there is no such folder. */
 bool emulated_tools_found(const char *folder);
 Suite *emulated_suite(void);

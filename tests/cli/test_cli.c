@@ -25,6 +25,7 @@ int main(void)
         srunner_add_suite(runner, explain_suite());
         srunner_add_suite(runner, input_suite());
         srunner_add_suite(runner, memory_suite());
+        srunner_add_suite(runner, pictures_suite());
         srunner_add_suite(runner, resume_suite());
     }
     srunner_run_all(runner, CK_NORMAL);

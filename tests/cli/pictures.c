@@ -1,0 +1,288 @@
+/* Pictures from files on the command line: training on them, what is wrong with them, predicting. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/memory.h"
+#include "harness.h"
+#include "io/file.h"
+#include "io/image.h"
+
+enum { SIDE = 32 };
+
+/* Dark, with a bright disc: the mask. */
+static void write_pair(const char *image_path, const char *mask_path, int height, int width, int n)
+{
+    dp_image image, mask;
+    ck_assert(dp_image_take(&image, width, height, 3, image_path, NULL) == DP_OK);
+    ck_assert(dp_image_take(&mask, width, height, 1, image_path, NULL) == DP_OK);
+    int cx = (n * 7 + 10) % width, cy = (n * 5 + 8) % height;
+    for (int y = 0; y < height; y++)
+        for (int x = 0; x < width; x++) {
+            bool in = (x - cx) * (x - cx) + (y - cy) * (y - cy) < 36;
+            mask.pixels[y * width + x] = in ? 255 : 0;
+            for (int c = 0; c < 3; c++)
+                image.pixels[(y * width + x) * 3 + c] =
+                    (unsigned char)(40 + (x * 3 + y * 5 + c + n) % 30 + (in ? 150 : 0));
+        }
+    ck_assert(dp_png_write(image_path, &image, NULL) == DP_OK);
+    if (mask_path)
+        ck_assert(dp_png_write(mask_path, &mask, NULL) == DP_OK);
+    dp_image_clear(&image);
+    dp_image_clear(&mask);
+}
+
+static void write_masks(int count)
+{
+    ck_assert(dp_make_directories("data/images", NULL) == DP_OK);
+    ck_assert(dp_make_directories("data/masks", NULL) == DP_OK);
+    for (int i = 0; i < count; i++) {
+        char image[64], mask[64];
+        snprintf(image, sizeof image, "data/images/p%02d.png", i);
+        snprintf(mask, sizeof mask, "data/masks/p%02d.png", i);
+        write_pair(image, mask, SIDE, SIDE, i);
+    }
+}
+
+static dp_image read_picture(const char *path)
+{
+    void *bytes;
+    size_t size;
+    dp_image image;
+    dp_error err;
+    ck_assert_msg(dp_file_read(path, &bytes, &size, &err) == DP_OK, "%s", err.message);
+    ck_assert_msg(dp_image_decode(bytes, size, path, &image, &err) == DP_OK, "%s", err.message);
+    dp_free(bytes);
+    return image;
+}
+
+#define SMALL_UNET                                                                            \
+    "train --model-type vgg16 --width 4 --filters 4 --dropout 0 --optimizer adamw --lr 0.01 " \
+    "--batch-size 8 --logical-devices 2"
+
+START_TEST(a_u_net_learns_masks_and_predicts_them)
+{
+    write_masks(48);
+    const run *r =
+        dptrain(SMALL_UNET " --data_dir data --pos-weight auto --augment hflip --n-epoch 12 --num-workers 3");
+    assert_succeeds(r);
+    double iou, f1;
+    ck_assert_int_eq(sscanf(last_line(r->out), "validation IoU %lf, F1 %lf", &iou, &f1), 2);
+    ck_assert_double_gt(f1, 0.5);
+    ck_assert_double_eq_tol(f1, 2 * iou / (1 + iou), 2e-3); /* of the same counts */
+    assert_contains(r->err, "segmentation:data, 41 images 3x32x32, masks");
+    assert_contains(r->err, "positive terms times ");
+    assert_contains(r->err, "  IoU 0.");
+    json_t *epochs = read_log("model/log.jsonl", "epoch");
+    ck_assert_double_eq_tol(number_of(at(epochs, -1), "valid_iou"), iou, 5.1e-4);
+    ck_assert_double_eq_tol(number_of(at(epochs, -1), "valid_f1"), f1, 5.1e-4);
+    ck_assert_ptr_null(json_object_get(at(epochs, 0), "valid_accuracy"));
+
+    r = dptrain("eval --init model/model_epoch_11.safetensors --data-dir data --json --logical-devices 3");
+    assert_succeeds(r);
+    json_t *json = parse_json(r->out);
+    ck_assert_str_eq(string_of(json, "part"), "validation");
+    ck_assert_double_eq_tol(number_of(json, "iou"), number_of(at(epochs, -1), "valid_iou"), 1e-3);
+    ck_assert_double_eq_tol(number_of(json, "f1"), number_of(at(epochs, -1), "valid_f1"), 1e-3);
+    json_decref(json);
+    json_decref(epochs);
+
+    /* Larger than the model's size, smaller, and neither square nor even. */
+    ck_assert(dp_make_directories("new", NULL) == DP_OK);
+    write_pair("new/large.png", "truth.png", 75, 61, 3);
+    write_pair("new/small.png", NULL, 20, 17, 1);
+    r = dptrain(
+        "predict --init model/model_epoch_11.safetensors --data new -o found --overlay --batch-size 5 "
+        "--logical-devices 2");
+    assert_succeeds(r);
+    assert_contains(r->out, "new/large.png: ");
+    assert_contains(r->out, "found/small.png");
+    dp_image truth = read_picture("truth.png"), mask = read_picture("found/large.png"),
+             overlay = read_picture("found/large_overlay.png"), large = read_picture("new/large.png");
+    ck_assert(mask.width == 61 && mask.height == 75 && mask.channels == 1);
+    ck_assert(overlay.width == 61 && overlay.height == 75 && overlay.channels == 3);
+    int same = 0, marked = 0;
+    for (int i = 0; i < 61 * 75; i++) {
+        ck_assert(mask.pixels[i] == 0 || mask.pixels[i] == 255);
+        same += mask.pixels[i] == truth.pixels[i];
+        marked += mask.pixels[i] == 255;
+        bool tinted = memcmp(overlay.pixels + 3 * i, large.pixels + 3 * i, 3) != 0;
+        ck_assert_int_eq(tinted, mask.pixels[i] == 255);
+    }
+    ck_assert_int_gt(marked, 20);
+    ck_assert_int_gt(same, 61 * 75 * 93 / 100);
+    dp_image small = read_picture("found/small.png");
+    ck_assert(small.width == 17 && small.height == 20);
+    dp_image_clear(&small);
+    dp_image_clear(&truth);
+    dp_image_clear(&mask);
+    dp_image_clear(&overlay);
+    dp_image_clear(&large);
+
+    /* Of the model's own size, parts or none: the same mask, whatever the devices and batches. */
+    assert_succeeds(dptrain("predict --init model/model_epoch_11.safetensors --data data/images/p00.png "
+                            "data/images/p01.png --out a --quiet"));
+    assert_succeeds(
+        dptrain("predict --init model/model_epoch_11.safetensors --data data --out b --resize --quiet "
+                "--batch-size 1 --logical-devices 1"));
+    assert_same_file("a/p00.png", "b/p00.png");
+    assert_same_file("a/p01.png", "b/p01.png");
+    ck_assert(file_exists("b/p47.png") && !file_exists("b/p48.png") && !file_exists("a/p02.png"));
+}
+END_TEST
+
+START_TEST(bad_files_end_the_run_before_it_starts)
+{
+    write_masks(6);
+    ck_assert_int_eq(remove("data/masks/p03.png"), 0);
+    FILE *f = fopen("data/images/p04.png", "wb");
+    ck_assert_ptr_nonnull(f);
+    fclose(f);
+    assert_fails(dptrain(SMALL_UNET " --data-dir data --n-epoch 1"), 1,
+                 "2 files cannot be used: 'data/images/p03.png' has no mask of its stem; cannot read "
+                 "'data/images/p04.png': it is empty");
+    ck_assert(!file_exists("model/log.jsonl"));
+    const run *r =
+        dptrain(SMALL_UNET " --data-dir data --n-epoch 1 --skip-bad --batch-size 2 --valid-split 0");
+    assert_succeeds(r);
+    assert_contains(r->err, "note: left out: 'data/images/p03.png' has no mask");
+    assert_contains(r->err, "note: 2 files left out");
+    assert_contains(r->err, "4 images 3x32x32");
+    assert_fails(dptrain("predict --init model/model_best.safetensors --data data --out found"), 1,
+                 "1 file cannot be used: cannot read 'data/images/p04.png': it is empty");
+    ck_assert(!file_exists("found"));
+    r = dptrain("predict --init model/model_best.safetensors --data data --out found --skip-bad");
+    assert_succeeds(r);
+    assert_contains(r->err, "1 file left out");
+    ck_assert(file_exists("found/p03.png") && !file_exists("found/p04.png"));
+}
+END_TEST
+
+START_TEST(masks_never_take_a_picture_s_place)
+{
+    write_masks(4);
+    assert_succeeds(dptrain(SMALL_UNET " --data-dir data --n-epoch 1 --batch-size 4 --valid-split 0"));
+#define PREDICT "predict --init model/model_best.safetensors "
+    assert_fails(dptrain(PREDICT "--data data/images --out data/images"), 2, "name another folder");
+    ck_assert(dp_make_directories("more", NULL) == DP_OK);
+    write_pair("more/p00.png", NULL, SIDE, SIDE, 0);
+    assert_fails(dptrain(PREDICT "--data data/images/p00.png more/p00.png --out found"), 2,
+                 "'data/images/p00.png' and 'more/p00.png' would have the same mask, 'p00.png'");
+    assert_fails(dptrain(PREDICT "--data data"), 2, "--out FOLDER is needed");
+    assert_fails(dptrain(PREDICT "--out found"), 2, "--data PATH");
+    assert_fails(dptrain("predict --data data --out found"), 2, "--init FILE");
+    assert_fails(dptrain(PREDICT "--data nowhere.jpg --out found"), 1, "nowhere.jpg");
+    ck_assert(dp_make_directories("empty", NULL) == DP_OK);
+    assert_fails(dptrain(PREDICT "--data empty --out found"), 1, "'empty' holds no pictures");
+    assert_fails(dptrain(PREDICT "--data data --out more/p00.png"), 1, "more/p00.png");
+}
+END_TEST
+
+START_TEST(a_folder_per_class_is_learnt_and_labelled)
+{
+    static const char *const classes[] = {"dark", "light"};
+    for (int k = 0; k < 2; k++)
+        for (int i = 0; i < 12; i++) {
+            char path[64];
+            snprintf(path, sizeof path, "pictures/%s", classes[k]);
+            ck_assert(dp_make_directories(path, NULL) == DP_OK);
+            dp_image image;
+            ck_assert(dp_image_take(&image, 20 + i, 24, 3, path, NULL) == DP_OK);
+            for (int64_t p = 0; p < image.width * image.height * 3; p++)
+                image.pixels[p] = (unsigned char)((k ? 180 : 40) + p * 7 % 40);
+            snprintf(path, sizeof path, "pictures/%s/%d,a.png", classes[k], i);
+            ck_assert(dp_png_write(path, &image, NULL) == DP_OK);
+            dp_image_clear(&image);
+        }
+    assert_fails(dptrain("train --model lenet --data images:pictures"), 2, "--size HxW");
+    const run *r =
+        dptrain("train --model mlp --hidden 8 --data images:pictures --size 8x8 --batch-size 6 --lr 0.05 "
+                "--n-epoch 6 --valid-split 0.25");
+    assert_succeeds(r);
+    assert_contains(r->err, "images 3x8x8, 2 classes");
+    ck_assert_str_eq(last_line(r->out), "validation accuracy 100.0 %");
+    assert_succeeds(dptrain("predict --init model/model_best.safetensors --data pictures --out labels.csv"));
+    r = dptrain("predict --init model/model_best.safetensors --data pictures");
+    assert_succeeds(r);
+    FILE *f = fopen("labels.csv", "r");
+    ck_assert_ptr_nonnull(f);
+    char line[256];
+    ck_assert_ptr_nonnull(fgets(line, sizeof line, f));
+    ck_assert_str_eq(line, "file,label,probability\n");
+    for (int i = 0; i < 24; i++) {
+        char name[128];
+        int label;
+        double probability;
+        ck_assert_ptr_nonnull(fgets(line, sizeof line, f));
+        ck_assert_int_eq(sscanf(line, "\"%127[^\"]\",%d,%lf", name, &label, &probability), 3);
+        ck_assert_int_eq(label, strstr(name, "light") != NULL);
+        ck_assert(probability > 0.5 && probability <= 1);
+        assert_contains(r->out, line);
+    }
+    ck_assert_ptr_null(fgets(line, sizeof line, f));
+    fclose(f);
+    assert_fails(dptrain("predict --init model/model_best.safetensors --data pictures --overlay"), 2,
+                 "an overlay is for masks");
+}
+END_TEST
+
+START_TEST(options_for_pictures_are_for_pictures)
+{
+    assert_fails(dptrain("train --data synthetic:64 --augment hflip"), 2, "--augment is for pictures");
+    assert_fails(dptrain("train --data synthetic:64 --skip-bad"), 2, "--skip-bad is for pictures");
+    assert_fails(dptrain("train --data-dir data --augment hflip,turn"), 2, "hflip, vflip and crop");
+    assert_fails(dptrain("train --data-dir data --data synthetic:64"), 2, "exclude each other");
+    assert_fails(dptrain("train --data-dir="), 2, "--data-dir");
+    assert_fails(dptrain("train --data synthetic:64 --model mlp --pos-weight auto"), 2,
+                 "--pos-weight is for");
+    assert_fails(dptrain("train --model-type vgg16 --data-dir nowhere"), 1, "nowhere/images");
+    ck_assert(dp_make_directories("data/images", NULL) == DP_OK);
+    ck_assert(dp_make_directories("data/masks", NULL) == DP_OK);
+    assert_fails(dptrain("train --model-type vgg16 --data-dir data"), 1, "holds no pictures");
+    /* Masks without a mark have no weight. */
+    unsigned char black[32 * 32 * 3] = {0};
+    ck_assert(dp_png_write("data/images/a.png", &(dp_image){32, 32, 3, black}, NULL) == DP_OK);
+    ck_assert(dp_png_write("data/masks/a.png", &(dp_image){32, 32, 1, black}, NULL) == DP_OK);
+    assert_fails(dptrain(SMALL_UNET " --data-dir data --valid-split 0 --batch-size 1 --pos-weight auto"), 2,
+                 "no pixel of the training masks is marked");
+}
+END_TEST
+
+/* The command of the tutorial that the project follows, its underscores included; a thinner model and fewer
+ * epochs, which a test has time for. */
+START_TEST(the_tutorial_s_command_line_works)
+{
+    write_masks(12);
+    const run *r = dptrain(
+        "train --model-type vgg16 --data_dir data --model_dir model --n_epoch 10 --lr 0.001 --momentum "
+        "0.9 --weight_decay 1e-4 --batch_size 4 --num_workers 4 --print_freq 20 --width 4 --filters 2 "
+        "--n_epoch 2");
+    assert_succeeds(r);
+    assert_contains(r->err, "sgd, lr 0.001, momentum 0.9, weight decay 0.0001, 2 epochs of 3 batches");
+    assert_contains(last_line(r->out), "validation IoU ");
+    ck_assert(file_exists("model/model_epoch_1.safetensors") && file_exists("model/model_best.safetensors"));
+    r = dptrain(
+        "train --model-type vgg16 --data_dir data --model_dir model --n_epoch 2 --lr 0.001 --batch_size 4 "
+        "--width 4 --filters 2");
+    assert_succeeds(r); /* finished: the figures are still known */
+    assert_contains(last_line(r->out), "validation IoU ");
+}
+END_TEST
+
+Suite *pictures_suite(void)
+{
+    Suite *s = suite_create("pictures");
+    TCase *c = tcase_create("pictures");
+    tcase_add_checked_fixture(c, harness_enter, harness_leave);
+    tcase_set_timeout(c, 60);
+    tcase_add_test(c, a_u_net_learns_masks_and_predicts_them);
+    tcase_add_test(c, bad_files_end_the_run_before_it_starts);
+    tcase_add_test(c, masks_never_take_a_picture_s_place);
+    tcase_add_test(c, a_folder_per_class_is_learnt_and_labelled);
+    tcase_add_test(c, options_for_pictures_are_for_pictures);
+    tcase_add_test(c, the_tutorial_s_command_line_works);
+    suite_add_tcase(s, c);
+    return s;
+}
