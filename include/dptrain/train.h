@@ -105,6 +105,7 @@ typedef struct dp_train_config {
     bool init_partial;       /* load what fits of it */
     const char *save;        /* final weights; may be NULL */
     const char *log;         /* NULL: log.jsonl in model_dir */
+    const char *report;      /* the page of dp_report_write, when the run ends; NULL: none. Needs a log */
     const char *trace;       /* a file in the Trace Event Format (trace.h); NULL: none */
     double valid_split;      /* for the checkpoint: how the data was opened */
     uint64_t data_seed;

@@ -23,6 +23,7 @@ typedef enum cli_command {
     CLI_BENCH = 16,
     CLI_EXPLAIN = 32,
     CLI_PREDICT = 64,
+    CLI_REPORT = 128,
 } cli_command;
 
 /* The options of all commands: options.def is the one place where they are listed. */
@@ -141,8 +142,8 @@ void cli_output_abandon(cli_output *out);
 
 /* Are these the same file, or would they be if they existed? */
 bool cli_same_file(const char *a, const char *b);
-/* No output (--save, --log, --trace) may be written over an input (--init, --data), over the other, or under
- * a name that the run uses in model_dir. */
+/* No output (--save, --log, --trace, --report) may be written over an input (--init, --data), over the other,
+ * or under a name that the run uses in model_dir. */
 dp_status cli_check_files(const cli_options *o, const char *model_dir, const char *data_source,
                           dp_error *err);
 
@@ -178,7 +179,8 @@ void cli_progress_break(cli_progress *progress);
 
 /* ---- tables.c: results on stdout ---- */
 
-void cli_print_summary(const dp_train_summary *summary);
+/* What each device did, and the verdict. */
+void cli_print_summary(const dp_train_summary *summary, const dp_engine_config *config);
 /* "activations 10.0 MB, parameters 6.7 MB": the two purposes that take most; returns buffer. */
 char *cli_most_memory(const dp_device_report *report, char *buffer, size_t size);
 
@@ -190,6 +192,7 @@ dp_status cli_eval(int argc, char **argv, int *code, dp_error *err);
 dp_status cli_predict(int argc, char **argv, int *code, dp_error *err);
 dp_status cli_devices(int argc, char **argv, int *code, dp_error *err);
 dp_status cli_convert(int argc, char **argv, int *code, dp_error *err);
+dp_status cli_report(int argc, char **argv, int *code, dp_error *err);
 dp_status cli_bench(int argc, char **argv, int *code, dp_error *err);
 dp_status cli_explain(int argc, char **argv, int *code, dp_error *err);
 void cli_print_lessons(void); /* for its help */

@@ -81,6 +81,7 @@ static dp_status read_files(training *t, dp_error *err)
     c->trace = o->value[OPT_TRACE];
     c->save = o->value[OPT_SAVE];
     c->log = o->value[OPT_LOG];
+    c->report = o->value[OPT_REPORT];
     c->init = o->value[OPT_INIT];
     c->init_partial = cli_given(o, OPT_INIT_PARTIAL);
     return DP_OK;
@@ -276,8 +277,8 @@ static dp_status make_model(training *t, dp_error *err)
 static void print_final(const training *t, const dp_train_summary *s)
 {
     if (!s->finished)
-        cli_print_summary(s);
-    if (!s->has_last)
+        cli_print_summary(s, &t->config.engine);
+    if (!s->has_last || s->interrupted)
         return;
     if (!s->last.validated) {
         printf("training loss %.6f\n", s->last.train_loss);
@@ -323,10 +324,9 @@ static dp_status train(training *t, int *code, dp_error *err)
     cli_progress_break(&progress);
     if (status != DP_OK)
         return status;
+    print_final(t, &summary);
     if (summary.interrupted)
         *code = cli_interrupted_code();
-    else
-        print_final(t, &summary);
     if (summary.interrupted && !quiet)
         fprintf(stderr, "interrupted after %lld steps; the same command continues from there\n",
                 (long long)summary.steps);

@@ -33,6 +33,7 @@ static const struct {
     {"bench", "training speed of several devices against one", cli_bench},
     {"explain", "lessons: the split, the loss, the imbalance, the speed", cli_explain},
     {"devices", "the devices of this machine and the links between them", cli_devices},
+    {"report", "a page about a run: curves, timeline, memory, verdict", cli_report},
     {"convert", "weights between PyTorch's .pt and safetensors", cli_convert},
 };
 

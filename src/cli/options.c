@@ -44,6 +44,11 @@ static const struct {
      "Weights between PyTorch's .pt or .pth and .safetensors; OUT's name says which it\n"
      "becomes. Of a .pt the state dict is read, and nothing in it is executed.",
      2},
+    {CLI_REPORT, "report RUN -o FILE",
+     "One page of HTML about a run, from its log: RUN is a log.jsonl, or the directory of\nthe run. The page "
+     "needs no "
+     "other file and no network.",
+     1},
 };
 
 enum { MAX_OPTION_NAME = 64 };

@@ -57,8 +57,10 @@ dp_status cli_check_files(const cli_options *o, const char *model_dir, const cha
     bool from_file = data_source && strncmp(data_source, safetensors, sizeof safetensors - 1) == 0;
     const named_file inputs[] = {{"--init", o->value[OPT_INIT]},
                                  {"--data", from_file ? data_source + sizeof safetensors - 1 : NULL}};
-    const named_file outputs[] = {
-        {"--save", o->value[OPT_SAVE]}, {"--log", o->value[OPT_LOG]}, {"--trace", o->value[OPT_TRACE]}};
+    const named_file outputs[] = {{"--save", o->value[OPT_SAVE]},
+                                  {"--log", o->value[OPT_LOG]},
+                                  {"--trace", o->value[OPT_TRACE]},
+                                  {"--report", o->value[OPT_REPORT]}};
     enum { OUTPUTS = sizeof outputs / sizeof outputs[0] };
     if (!*model_dir)
         return dp_fail(err, DP_ERROR_USAGE, "--model-dir needs the name of a directory");

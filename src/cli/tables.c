@@ -3,6 +3,7 @@
 
 #include "base/text.h"
 #include "cli/cli.h"
+#include "dptrain/report.h"
 
 /* The two purposes that take most of a device's memory. */
 static void largest_purposes(const dp_device_report *r, int out[2])
@@ -41,40 +42,19 @@ static void print_table(const dp_train_summary *s)
     }
 }
 
-/* Is the first device overloaded, and would fewer devices do? Devices that never got a sample do not count.
- */
-static void print_verdict(const dp_train_summary *s)
+static void print_verdict(const dp_train_summary *s, const dp_engine_config *e)
 {
-    const dp_device_report *first = &s->device[0];
-    double busy = 0, highest = 0, memory = 0;
-    int used = 0;
-    for (int k = 0; k < s->devices; k++) {
-        const dp_device_report *r = &s->device[k];
-        if (r->samples == 0)
-            continue;
-        used++;
-        busy += r->busy_fraction;
-        memory += (double)r->peak_total_bytes;
-        if (r->busy_fraction > highest)
-            highest = r->busy_fraction;
-    }
-    if (used < 2 || busy <= 0 || memory <= 0)
-        return;
-    double busy_factor = first->busy_fraction * used / busy;
-    double memory_factor = (double)first->peak_total_bytes * used / memory;
-    if (highest < 0.5)
-        printf("every device was idle more than half of the time: one device would probably be faster\n");
-    else if (busy_factor > 1.1)
-        printf("%s is overloaded: %.1f times as busy as the mean, with %.1f times its memory; a smaller "
-               "first share (--split) or --loss-mode global would relieve it\n",
-               first->device, busy_factor, memory_factor);
-    else
-        printf("the load is even: %s was %.1f times as busy as the mean, with %.1f times its memory\n",
-               first->device, busy_factor, memory_factor);
+    char text[DP_VERDICT_SIZE];
+    dp_load load = {.devices = s->devices, .device = s->device, .loss_mode = e->loss_mode, .split = e->split};
+    for (int k = 0; k < e->device_count; k++)
+        if (e->device_ids[k] == e->output_device)
+            load.output = k;
+    dp_verdict(&load, text);
+    printf("%s\n", text);
 }
 
-void cli_print_summary(const dp_train_summary *summary)
+void cli_print_summary(const dp_train_summary *summary, const dp_engine_config *config)
 {
     print_table(summary);
-    print_verdict(summary);
+    print_verdict(summary, config);
 }

@@ -221,7 +221,9 @@ dp_status dp_trace_open(const char *path, dp_trace **out, dp_error *err)
     *out = NULL;
     writer *w;
     DP_TRY(dp_calloc(1, sizeof *w, "a trace", &w, err));
-    dp_status status = dp_atomic_open(path, &w->file, err);
+    dp_status status = dp_atomic_remove_stale(path, err);
+    if (status == DP_OK)
+        status = dp_atomic_open(path, &w->file, err);
     if (status != DP_OK) {
         dp_free(w);
         return status;

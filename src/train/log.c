@@ -249,7 +249,24 @@ dp_status dp_log_epoch(dp_log *log, const dp_epoch_summary *e, dp_error *err)
     return write_event(log, event, err);
 }
 
-dp_status dp_log_device(dp_log *log, const dp_device_report *r, dp_error *err)
+/* To a tenth of a microsecond. */
+static json_t *milliseconds(double ms)
+{
+    return number(round(ms * 1e4) / 1e4);
+}
+
+static json_t *timeline_json(int count, const dp_timeline_span *spans)
+{
+    json_t *array = json_array();
+    for (int i = 0; i < count; i++)
+        dp_json_append(&array, json_pack("{s:s, s:o, s:o, s:b}", "phase", dp_phase_name(spans[i].phase),
+                                         "begin_ms", milliseconds(spans[i].begin_ms), "end_ms",
+                                         milliseconds(spans[i].end_ms), "busy", spans[i].busy));
+    return array;
+}
+
+dp_status dp_log_device(dp_log *log, const dp_device_report *r, int spans, const dp_timeline_span *timeline,
+                        dp_error *err)
 {
     if (!log)
         return DP_OK;
@@ -259,6 +276,7 @@ dp_status dp_log_device(dp_log *log, const dp_device_report *r, dp_error *err)
     json_t *event = json_pack("{s:s, s:s, s:I, s:f, s:o, s:I}", "event", "device", "device", r->device,
                               "samples", (json_int_t)r->samples, "busy_fraction", r->busy_fraction,
                               "peak_bytes", peaks, "peak_total_bytes", (json_int_t)r->peak_total_bytes);
+    dp_json_set(&event, "timeline", timeline_json(spans, timeline));
     return write_event(log, event, err);
 }
 

@@ -123,7 +123,13 @@ dp_status dp_trainer_locate(dp_trainer *t, dp_error *err)
     t->has_reached_limit = c->max_steps > 0 && t->state.step >= c->max_steps;
     t->state.last.epochs = c->epochs;
     memcpy(t->samples_before, t->state.device_samples, sizeof t->samples_before);
-    return c->save ? check_save(c->save, err) : DP_OK;
+    if (c->report && !t->log_path)
+        return dp_fail(err, DP_ERROR_USAGE, "a report is made from the log, and this run has none");
+    const char *const outputs[] = {c->save, c->report};
+    for (int i = 0; i < 2; i++)
+        if (outputs[i])
+            DP_TRY(check_save(outputs[i], err));
+    return DP_OK;
 }
 
 bool dp_trainer_is_finished(const dp_trainer *t)

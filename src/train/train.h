@@ -28,7 +28,9 @@ dp_status dp_log_start(dp_log *log, const dp_train_start *start, const dp_contex
 dp_status dp_log_batch(dp_log *log, const dp_train_progress *progress, const dp_step_result *result,
                        dp_error *err);
 dp_status dp_log_epoch(dp_log *log, const dp_epoch_summary *epoch, dp_error *err);
-dp_status dp_log_device(dp_log *log, const dp_device_report *report, dp_error *err);
+/* The timeline is that of dp_engine_timeline. */
+dp_status dp_log_device(dp_log *log, const dp_device_report *report, int spans,
+                        const dp_timeline_span *timeline, dp_error *err);
 dp_status dp_log_end(dp_log *log, const char *status, int64_t steps, double seconds, dp_error *err);
 /* Gives the log of a finished run its last event, if the run was killed before it wrote that. */
 dp_status dp_log_complete(const char *path, int64_t steps, double seconds, dp_error *err);

@@ -5,6 +5,7 @@
 
 #include "base/memory.h"
 #include "base/thread.h"
+#include "dptrain/report.h"
 #include "train/trainer.h"
 
 dp_train_config dp_train_defaults(void)
@@ -244,7 +245,9 @@ static dp_status end_run(dp_trainer *t, dp_error *err)
     s->devices = dp_engine_devices(t->engine);
     for (int k = 0; k < s->devices; k++) {
         DP_TRY(dp_trainer_report(t, k, &s->device[k], err));
-        DP_TRY(dp_log_device(t->log, &s->device[k], err));
+        dp_timeline_span timeline[DP_TIMELINE_MAX];
+        int spans = dp_engine_timeline(t->engine, k, DP_TIMELINE_MAX, timeline);
+        DP_TRY(dp_log_device(t->log, &s->device[k], spans, timeline, err));
     }
     s->seconds = dp_now() - t->began;
     return dp_log_end(t->log, t->interrupted ? "interrupted" : "completed", t->state.step, s->seconds, err);
@@ -303,11 +306,11 @@ static void close_run(dp_trainer *t)
     dp_free(t->resumed_from);
 }
 
-/* After all that records has been freed. A run that failed leaves no trace. */
+/* After all that records has been freed. A run that failed, or had nothing to do, leaves no trace. */
 static dp_status close_trace(dp_trainer *t, dp_status status, dp_error *err)
 {
     uint64_t dropped;
-    if (!t->trace || status != DP_OK) {
+    if (!t->trace || status != DP_OK || t->summary->finished) {
         dp_trace_abandon(t->trace);
         return status;
     }
@@ -345,7 +348,8 @@ dp_status dp_train(dp_context *context, const dp_model *model, dp_model_state *s
     own.engine.trace = t.trace;
     if (status == DP_OK)
         status = run(&t, err);
+    if (status == DP_OK && config->report)
+        status = dp_report_write(t.log_path, config->report, err);
     close_run(&t);
-    status = close_trace(&t, status, err);
-    return status;
+    return close_trace(&t, status, err);
 }

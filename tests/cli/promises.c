@@ -23,7 +23,7 @@ START_TEST(help_lists_every_option)
         const char *name;
         int bit;
     } commands[] = {
-        {"train", CLI_TRAIN}, {"eval", CLI_EVAL}, {"devices", CLI_DEVICES}, {"convert", CLI_CONVERT}};
+        {"train", CLI_TRAIN}, {"eval", CLI_EVAL}, {"devices", CLI_DEVICES}, {"convert", CLI_CONVERT}, {"report", CLI_REPORT}};
     for (size_t c = 0; c < sizeof commands / sizeof *commands; c++) {
         const run *r = dptrain("%s --help", commands[c].name);
         assert_succeeds(r);
