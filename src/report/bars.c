@@ -7,37 +7,66 @@
 
 /* ---- a step ---- */
 
-/* Spans that are not shorter than this are drawn, and no more than MOST_SPANS of all devices. */
-static double shortest_drawn(const dp_run *run, double length)
+enum { MOST_SPANS = 3000, MOST_CELLS = 400 };
+
+static void add_span(dp_page *page, const dp_timeline_span *s, double length)
 {
-    enum { MOST_SPANS = 3000 };
-    for (double least = length / 2000;; least *= 1.5) {
-        int count = 0;
-        for (int k = 0; k < run->reported; k++)
-            for (int i = 0; i < run->device[k].span_count; i++)
-                count += run->device[k].spans[i].end_ms - run->device[k].spans[i].begin_ms >= least;
-        if (count <= MOST_SPANS)
-            return least;
+    double begin = s->begin_ms / length, end = s->end_ms / length;
+    char title[96];
+    if (begin < 0 || end - begin < 0.0005)
+        return;
+    snprintf(title, sizeof title, "%s%s: %.3f to %.3f ms", s->busy ? "" : "waits in ",
+             dp_phase_name(s->phase), s->begin_ms, s->end_ms);
+    dp_page_add_part(page, begin, end, s->busy ? dp_phase_fill(s->phase) : dp_wait_fill,
+                     s->busy ? dp_phase_name(s->phase) : NULL, title);
+}
+
+/* What takes most of the time between two moments; false where nothing does. */
+static bool sample(const dp_run_device *d, double begin, double end, dp_timeline_span *out)
+{
+    double share[DP_PHASES][2] = {{0}}, most = 0;
+    for (int i = 0; i < d->span_count; i++) {
+        const dp_timeline_span *s = &d->spans[i];
+        double from = s->begin_ms > begin ? s->begin_ms : begin, to = s->end_ms < end ? s->end_ms : end;
+        if (to <= from)
+            continue;
+        share[s->phase][s->busy] += to - from;
+        if (share[s->phase][s->busy] > most) {
+            most = share[s->phase][s->busy];
+            *out = (dp_timeline_span){s->phase, s->busy, begin, end};
+        }
+    }
+    return most > 0;
+}
+
+/* Where there are too many spans for a page: cells of equal length, neighbours that look alike as one. */
+static void add_cells(dp_page *page, const dp_run_device *d, int cells, double length)
+{
+    dp_timeline_span open = {0}, next = {0};
+    bool is_open = false;
+    for (int i = 0; i <= cells; i++) {
+        bool more = i < cells && sample(d, length * i / cells, length * (i + 1) / cells, &next);
+        if (is_open && more && next.phase == open.phase && next.busy == open.busy) {
+            open.end_ms = next.end_ms;
+            continue;
+        }
+        if (is_open)
+            add_span(page, &open, length);
+        is_open = more;
+        open = next;
     }
 }
 
-static void add_timeline(dp_page *page, const dp_run *run, int k, double length, double least)
+static void add_timeline(dp_page *page, const dp_run *run, int k, double length, int cells)
 {
     const dp_run_device *d = &run->device[k];
     dp_page_add(page, "<div class=\"row\"><div class=\"name\">");
     dp_page_add_text(page, run->report[k].device, 24);
     dp_page_add(page, "</div><svg class=\"bar drawn\" role=\"img\" aria-label=\"Timeline of device %d\">", k);
-    for (int i = 0; i < d->span_count; i++) {
-        const dp_timeline_span *s = &d->spans[i];
-        double begin = s->begin_ms / length, end = s->end_ms / length;
-        if (s->end_ms - s->begin_ms < least || begin < 0)
-            continue;
-        char title[96];
-        snprintf(title, sizeof title, "%s%s: %.3f to %.3f ms", s->busy ? "" : "waits in ",
-                 dp_phase_name(s->phase), s->begin_ms, s->end_ms);
-        dp_page_add_part(page, begin, end, s->busy ? dp_phase_fill(s->phase) : dp_wait_fill,
-                         s->busy ? dp_phase_name(s->phase) : NULL, title);
-    }
+    if (cells > 0)
+        add_cells(page, d, cells, length);
+    for (int i = 0; i < d->span_count && cells == 0; i++)
+        add_span(page, &d->spans[i], length);
     double last = d->span_count ? d->spans[d->span_count - 1].end_ms : 0;
     char text[DP_NUMBER_SIZE];
     dp_page_add(page, "</svg><div class=\"value\" data-timeline-ms=\"%.10g\">%s</div></div>\n", last,
@@ -51,13 +80,13 @@ static void add_time_axis(dp_page *page, double length)
     double step = dp_axis_step(length, 6);
     for (double at = 0; at <= length; at += step) {
         double x = 100 * at / length;
-        dp_page_add(page, "<text x=\"%.2f%%\" y=\"14\" text-anchor=\"%s\">%.6g</text>", x,
+        dp_page_add(page, "<text x=\"%.2f%%\" y=\"14\" text-anchor=\"%s\">%.6g ms</text>", x,
                     x < 2    ? "start"
                     : x > 98 ? "end"
                              : "middle",
                     at);
     }
-    dp_page_add(page, "</svg><div class=\"value\">ms</div></div>\n");
+    dp_page_add(page, "</svg><div class=\"value\"></div></div>\n");
 }
 
 static void add_phase_keys(dp_page *page, const dp_run *run)
@@ -82,10 +111,13 @@ static void add_phase_keys(dp_page *page, const dp_run *run)
 static void add_timelines(dp_page *page, const dp_run *run)
 {
     double length = 0;
-    for (int k = 0; k < run->reported; k++)
+    int spans = 0;
+    for (int k = 0; k < run->reported; k++) {
+        spans += run->device[k].span_count;
         for (int i = 0; i < run->device[k].span_count; i++)
             if (run->device[k].spans[i].end_ms > length)
                 length = run->device[k].spans[i].end_ms;
+    }
     if (length <= 0) {
         dp_page_begin_section(page, "timeline", "One step, device by device",
                               "The log has no timeline: a run writes it when it ends.");
@@ -94,10 +126,10 @@ static void add_timelines(dp_page *page, const dp_run *run)
     }
     dp_page_begin_section(page, "timeline", "One step, device by device",
                           "The last full step of the run, from the moment it was begun.");
-    double least = shortest_drawn(run, length);
+    int cells = run->reported * MOST_CELLS > MOST_SPANS ? MOST_SPANS / run->reported : MOST_CELLS;
     dp_page_add(page, "<div class=\"rows\">\n");
     for (int k = 0; k < run->reported; k++)
-        add_timeline(page, run, k, length, least);
+        add_timeline(page, run, k, length, spans > MOST_SPANS ? cells : 0);
     add_time_axis(page, length);
     dp_page_add(page, "</div>\n");
     add_phase_keys(page, run);

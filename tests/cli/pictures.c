@@ -123,9 +123,9 @@ START_TEST(a_u_net_learns_masks_and_predicts_them)
 
     /* Of the model's own size, parts or none: the same mask, whatever the devices and batches. */
     assert_succeeds(dptrain("predict --init model/model_epoch_11.safetensors --data data/images/p00.png "
-                            "data/images/p01.png --out a --quiet"));
+                            "data/images/p01.png --output a --quiet"));
     assert_succeeds(
-        dptrain("predict --init model/model_epoch_11.safetensors --data data --out b --resize --quiet "
+        dptrain("predict --init model/model_epoch_11.safetensors --data data --output b --resize --quiet "
                 "--batch-size 1 --logical-devices 1"));
     assert_same_file("a/p00.png", "b/p00.png");
     assert_same_file("a/p01.png", "b/p01.png");
@@ -150,10 +150,10 @@ START_TEST(bad_files_end_the_run_before_it_starts)
     assert_contains(r->err, "note: left out: 'data/images/p03.png' has no mask");
     assert_contains(r->err, "note: 2 files left out");
     assert_contains(r->err, "4 images 3x32x32");
-    assert_fails(dptrain("predict --init model/model_best.safetensors --data data --out found"), 1,
+    assert_fails(dptrain("predict --init model/model_best.safetensors --data data --output found"), 1,
                  "1 file cannot be used: cannot read 'data/images/p04.png': it is empty");
     ck_assert(!file_exists("found"));
-    r = dptrain("predict --init model/model_best.safetensors --data data --out found --skip-bad");
+    r = dptrain("predict --init model/model_best.safetensors --data data --output found --skip-bad");
     assert_succeeds(r);
     assert_contains(r->err, "1 file left out");
     ck_assert(file_exists("found/p03.png") && !file_exists("found/p04.png"));
@@ -165,18 +165,18 @@ START_TEST(masks_never_take_a_picture_s_place)
     write_masks(4);
     assert_succeeds(dptrain(SMALL_UNET " --data-dir data --n-epoch 1 --batch-size 4 --valid-split 0"));
 #define PREDICT "predict --init model/model_best.safetensors "
-    assert_fails(dptrain(PREDICT "--data data/images --out data/images"), 2, "name another folder");
+    assert_fails(dptrain(PREDICT "--data data/images --output data/images"), 2, "name another folder");
     ck_assert(dp_make_directories("more", NULL) == DP_OK);
     write_pair("more/p00.png", NULL, SIDE, SIDE, 0);
-    assert_fails(dptrain(PREDICT "--data data/images/p00.png more/p00.png --out found"), 2,
+    assert_fails(dptrain(PREDICT "--data data/images/p00.png more/p00.png --output found"), 2,
                  "'data/images/p00.png' and 'more/p00.png' would have the same mask, 'p00.png'");
-    assert_fails(dptrain(PREDICT "--data data"), 2, "--out FOLDER is needed");
-    assert_fails(dptrain(PREDICT "--out found"), 2, "--data PATH");
-    assert_fails(dptrain("predict --data data --out found"), 2, "--init FILE");
-    assert_fails(dptrain(PREDICT "--data nowhere.jpg --out found"), 1, "nowhere.jpg");
+    assert_fails(dptrain(PREDICT "--data data"), 2, "--output FOLDER is needed");
+    assert_fails(dptrain(PREDICT "--output found"), 2, "--data PATH");
+    assert_fails(dptrain("predict --data data --output found"), 2, "--init FILE");
+    assert_fails(dptrain(PREDICT "--data nowhere.jpg --output found"), 1, "nowhere.jpg");
     ck_assert(dp_make_directories("empty", NULL) == DP_OK);
-    assert_fails(dptrain(PREDICT "--data empty --out found"), 1, "'empty' holds no pictures");
-    assert_fails(dptrain(PREDICT "--data data --out more/p00.png"), 1, "more/p00.png");
+    assert_fails(dptrain(PREDICT "--data empty --output found"), 1, "'empty' holds no pictures");
+    assert_fails(dptrain(PREDICT "--data data --output more/p00.png"), 1, "more/p00.png");
 }
 END_TEST
 
@@ -203,7 +203,8 @@ START_TEST(a_folder_per_class_is_learnt_and_labelled)
     assert_succeeds(r);
     assert_contains(r->err, "images 3x8x8, 2 classes");
     ck_assert_str_eq(last_line(r->out), "validation accuracy 100.0 %");
-    assert_succeeds(dptrain("predict --init model/model_best.safetensors --data pictures --out labels.csv"));
+    assert_succeeds(
+        dptrain("predict --init model/model_best.safetensors --data pictures --output labels.csv"));
     r = dptrain("predict --init model/model_best.safetensors --data pictures");
     assert_succeeds(r);
     FILE *f = fopen("labels.csv", "r");
