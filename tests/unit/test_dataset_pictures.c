@@ -193,9 +193,11 @@ END_TEST
 
 START_TEST(bad_files_are_named_and_counted)
 {
-    static const char *const reasons[] = {
-        "images/alone.png' has no mask", "masks/orphan.png' has no image",
-        "images/broken.png': the file is cut off", "images/other.png' is 3x3, but its mask", write_pairs(4);
+    static const char *const reasons[] = {"images/alone.png' has no mask", "masks/orphan.png' has no image",
+                                          "images/broken.png': the file is cut off",
+                                          "images/other.png' is 3x3, but its mask",
+                                          "images/old.bmp' is neither JPEG nor PNG"};
+    write_pairs(4);
     write_picture("images/alone.png", H, W, 0);
     write_mask("masks/orphan.png", H, W);
     scratch_write("images/broken.png", "\x89PNG\r\n\x1a\n and no more", 20);
