@@ -11,14 +11,18 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "io/image.h"
 #include "io/safetensors.h"
 #include "io/torch_file.h"
 #include "tests/faults/inject.h"
 #include "../unit/scratch.h"
 
-enum { MAX_ARGUMENTS = 40, RUN_SECONDS = 60, IN_SHORT = 5 };
+enum { MAX_ARGUMENTS = 40, RUN_SECONDS = 60, IN_SHORT = 7 };
 
 #define TINY "train --device cpu --threads-per-device 1 --num-workers 1 --quiet --overwrite --save final "
+#define PICTURES                                                                                 \
+    "--model mlp --hidden 2 --data images:pictures --size 3x3 --augment crop,hflip --n-epoch 1 " \
+    "--valid-split 0"
 static const char *const lines[] = {
     TINY "--model linear --data safetensors:data --batch-size 4 --n-epoch 1 --logical-devices 1",
     TINY "--model mlp --hidden 3 --data idx:digits --batch-size 4 --n-epoch 1 --logical-devices 2 "
@@ -27,6 +31,9 @@ static const char *const lines[] = {
     "--num-workers 1 --json",
     "convert weights out.pt",
     "convert torch.pt out.safetensors",
+    TINY PICTURES " --batch-size 2 --logical-devices 1",
+    "predict --init pictured --data pictures --output labels.csv --quiet --device cpu --logical-devices 2 "
+    "--threads-per-device 1 --batch-size 3",
     TINY "--model mlp --hidden 3 --data safetensors:data --batch-size 5 --n-epoch 2 --logical-devices 3 "
          "--loss-mode replica --optimizer adamw --accumulation-steps 2 --num-workers 3",
     TINY "--model lenet --data synthetic:6 --batch-size 3 --n-epoch 2 --logical-devices 2 --loss-mode global "
@@ -61,6 +68,14 @@ static void write_data(void)
     scratch_write("digits/train-images-idx3-ubyte", images, sizeof images);
     scratch_write("digits/train-labels-idx1-ubyte", labels, sizeof labels);
     ck_assert_int_eq(system("gzip digits/train-labels-idx1-ubyte"), 0);
+    ck_assert_int_eq(mkdir("pictures", 0777), 0);
+    for (int i = 0; i < 4; i++) {
+        char path[64];
+        snprintf(path, sizeof path, "pictures/%d", i / 2);
+        ck_assert(i % 2 || mkdir(path, 0777) == 0);
+        snprintf(path, sizeof path, "pictures/%d/%d.png", i / 2, i);
+        ck_assert(dp_png_write(path, &(dp_image){2 + i, 2, 1, images + 16}, NULL) == DP_OK);
+    }
 }
 
 /* ---- a run ---- */
@@ -85,9 +100,10 @@ static dp_status run_line(const char *line, dp_error *err)
     *err = (dp_error){0};
     alarm(RUN_SECONDS);
     int code = 0;
-    dp_status status = strcmp(argv[1], "train") == 0  ? cli_train(argc, argv, &code, err)
-                       : strcmp(argv[1], "eval") == 0 ? cli_eval(argc, argv, &code, err)
-                                                      : cli_convert(argc, argv, &code, err);
+    dp_status status = strcmp(argv[1], "train") == 0     ? cli_train(argc, argv, &code, err)
+                       : strcmp(argv[1], "eval") == 0    ? cli_eval(argc, argv, &code, err)
+                       : strcmp(argv[1], "predict") == 0 ? cli_predict(argc, argv, &code, err)
+                                                         : cli_convert(argc, argv, &code, err);
     alarm(0);
     return status;
 }
@@ -204,7 +220,7 @@ static bool run_with_fault(const char *line, fault_kind kind, long n, const dp_s
 /* Does the command make calls of this kind at all? */
 static bool makes(const char *line, fault_kind kind)
 {
-    if (strncmp(line, "eval", 4) == 0)
+    if (strncmp(line, "eval", 4) == 0 || strncmp(line, "predict", 7) == 0)
         return kind != FAULT_WRITES;
     return strncmp(line, "convert", 7) != 0 || kind != FAULT_THREADS;
 }
@@ -220,6 +236,10 @@ START_TEST(every_call_may_fail)
     ck_assert_msg(run_line(TINY "--model linear --data safetensors:data --n-epoch 1", &err) == DP_OK, "%s",
                   err.message);
     ck_assert_int_eq(rename("final", "weights"), 0);
+    if (strstr(line, "--init pictured")) {
+        ck_assert_msg(run_line(TINY PICTURES, &err) == DP_OK, "%s", err.message);
+        ck_assert_int_eq(rename("final", "pictured"), 0);
+    }
     ck_assert_msg(run_line(line, &err) == DP_OK, "%s", err.message);
     dp_safetensors *want = NULL;
     long quotes = quotes_in(log_of(line));
