@@ -130,6 +130,8 @@ static dp_status predict(prediction *p, dp_error *err)
     DP_TRY(set_outputs(p, err));
     if (!cli_given(o, OPT_QUIET))
         cli_print_devices(p->context, &engine);
+    cli_watch(&p->config.engine, cli_given(o, OPT_QUIET));
+    DP_TRY(cli_try_used_links(p->context, &engine, false, cli_given(o, OPT_QUIET), NULL, err));
     if (p->info.criterion == DP_LOSS_CROSS_ENTROPY)
         fprintf(p->labels, "file,label,probability\n");
     DP_TRY(dp_predict(p->context, p->model, &p->state, &p->config, err));
