@@ -83,6 +83,7 @@ dp_status dp_cuda_event_create(dp_device *device, void **out, dp_error *err);
 void dp_cuda_event_destroy(dp_device *device, void *event);
 dp_status dp_cuda_event_record(dp_device *device, void *event, void *stream, dp_error *err);
 dp_status dp_cuda_stream_wait(dp_device *device, void *stream, void *event, dp_error *err);
+bool dp_cuda_event_done(dp_device *device, void *event);
 dp_status dp_cuda_event_elapsed(dp_device *device, void *start, void *end, double *seconds, dp_error *err);
 dp_status dp_cuda_copy(dp_device *device, void *stream, dp_device *to, void *destination, dp_device *from,
                        const void *source, size_t bytes, dp_error *err);
@@ -93,6 +94,7 @@ bool dp_cuda_free_bytes(dp_device *device, uint64_t *bytes);
 void dp_cuda_nvml_close(struct dp_cuda_nvml *nvml); /* NULL is fine */
 
 /* peer.c */
+bool dp_cuda_peer_possible(dp_device *device, dp_device *peer);
 bool dp_cuda_peer_readable(dp_device *device, dp_device *peer);
 
 /* gemm.c: C = op(A) op(B) + beta C for column-major matrices, op(A) m x k, op(B) k x n. All sizes fit an int

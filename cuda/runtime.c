@@ -188,6 +188,12 @@ dp_status dp_cuda_stream_wait(dp_device *device, void *stream, void *event, dp_e
     return DP_OK;
 }
 
+/* An error counts as done: whoever synchronizes reports it. */
+bool dp_cuda_event_done(dp_device *device, void *event)
+{
+    return make_current(device, NULL) != DP_OK || cudaEventQuery(event) != cudaErrorNotReady;
+}
+
 dp_status dp_cuda_event_elapsed(dp_device *device, void *start, void *end, double *seconds, dp_error *err)
 {
     float milliseconds;

@@ -84,6 +84,12 @@ typedef struct dp_engine_config {
     uint64_t seed;           /* of dropout */
     bool dry_run; /* memory is booked but not taken: dp_engine_plan and dp_engine_report say what a run would
                      need, nothing can be run */
+    /* A watchdog: called (in the thread that waits for the devices) when no device has come any further for
+     * this long; `where` says what each one is at, on one line. Called again while that lasts, each time
+     * after twice as long. The wait itself goes on: a hanging GPU cannot be let go of. 0 or NULL: none. */
+    double stall_seconds;
+    void (*stalled)(void *user, const char *where);
+    void *stalled_user;
     bool evaluation_only; /* no gradients and no optimizer state: dp_engine_evaluate and _forward serve,
                              training fails */
     dp_trace *trace;      /* where spans are recorded; NULL: nowhere */

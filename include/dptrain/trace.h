@@ -1,6 +1,7 @@
-/* Where the time of a run goes, as a file that Perfetto (https://ui.perfetto.dev) and chrome://tracing open:
- * one track per device thread and per stream, one for the coordinator, one per thread of the loader.
- * UNSTABLE.
+/* Where the time of a run goes, as a file that Perfetto (https://ui.perfetto.dev) opens. UNSTABLE.
+ * One track per device thread and per stream, one for the coordinator, one per thread of the loader.
+ *
+ *     #include <dptrain/engine.h>
  *
  *     dp_status example(dp_context *context, const dp_model *model, const dp_step *step, dp_error *err)
  *     {

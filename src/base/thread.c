@@ -33,7 +33,11 @@ dp_status dp_signal_init(dp_signal *signal, uint32_t spin_ns, dp_error *err)
     int rc = pthread_mutex_init(&signal->mutex, NULL);
     if (rc)
         return dp_fail(err, DP_ERROR_MEMORY, "cannot make a mutex: %s", strerror(rc));
-    rc = pthread_cond_init(&signal->changed, NULL);
+    pthread_condattr_t attributes; /* its functions cannot fail on Linux */
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    rc = pthread_cond_init(&signal->changed, &attributes);
+    pthread_condattr_destroy(&attributes);
     if (rc) {
         pthread_mutex_destroy(&signal->mutex);
         return dp_fail(err, DP_ERROR_MEMORY, "cannot make a condition variable: %s", strerror(rc));
@@ -99,6 +103,22 @@ bool dp_signal_wait(dp_signal *signal, uint64_t value)
     atomic_fetch_add(&signal->waiters, 1);
     while (atomic_load(&signal->value) < value && !atomic_load(&signal->closed))
         pthread_cond_wait(&signal->changed, &signal->mutex);
+    atomic_fetch_sub(&signal->waiters, 1);
+    pthread_mutex_unlock(&signal->mutex);
+    return dp_signal_reached(signal, value);
+}
+
+bool dp_signal_wait_until(dp_signal *signal, uint64_t value, double deadline)
+{
+    const struct timespec end = {.tv_sec = (time_t)deadline,
+                                 .tv_nsec = (long)((deadline - (double)(time_t)deadline) * 1e9)};
+    if (dp_signal_reached(signal, value) || (signal->spin_ns && spin(signal, value)))
+        return true;
+    pthread_mutex_lock(&signal->mutex);
+    atomic_fetch_add(&signal->waiters, 1);
+    while (atomic_load(&signal->value) < value && !atomic_load(&signal->closed))
+        if (pthread_cond_timedwait(&signal->changed, &signal->mutex, &end) == ETIMEDOUT)
+            break;
     atomic_fetch_sub(&signal->waiters, 1);
     pthread_mutex_unlock(&signal->mutex);
     return dp_signal_reached(signal, value);

@@ -35,6 +35,9 @@ void dp_signal_post(dp_signal *signal, uint64_t value);
 /* True as soon as the counter is at least value; false if the signal was closed first. */
 bool dp_signal_wait(dp_signal *signal, uint64_t value);
 
+/* The same, but false also when dp_now() has come to `deadline`. */
+bool dp_signal_wait_until(dp_signal *signal, uint64_t value, double deadline);
+
 /* The same question without waiting. */
 bool dp_signal_reached(const dp_signal *signal, uint64_t value);
 

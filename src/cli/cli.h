@@ -80,6 +80,22 @@ dp_status cli_context_config(const cli_options *o, dp_context_config *out, dp_er
 /* Opens the devices and fills config->device_ids (into ids) and device_count. */
 dp_status cli_open_devices(const cli_options *o, dp_context **context, int ids[DP_ENGINE_MAX_DEVICES],
                            dp_engine_config *config, dp_error *err);
+/* Tries the links between each of hubs and each of config->device_ids, and calls `broken` for those that must
+ * not be used. To be called before anything else enters the devices. */
+dp_status cli_try_links_to(dp_context *context, const dp_engine_config *config, const int *hubs,
+                           int hub_count, void (*broken)(void *user, int a, int b, const char *why),
+                           void *user, dp_error *err);
+/* The links that a run of this config uses; on stderr, unless quiet, those that must not be.
+ * *sound (may be NULL): there were none. */
+dp_status cli_try_used_links(dp_context *context, const dp_engine_config *config, bool gathers, bool quiet,
+                             bool *sound, dp_error *err);
+/* For contexts that will be opened later on the same devices, without another trial: direct transfers between
+ * all of them, or between none. */
+void cli_settle_links(dp_context_config *config, bool sound);
+/* Warns on stderr when the devices do not get on. */
+void cli_watch(dp_engine_config *config, bool quiet);
+/* What to do about links that hang or damage what they carry. */
+extern const char cli_broken_link_hint[];
 /* --data, --valid-split, --seed, --mean, --std, --augment, --skip-bad. */
 dp_status cli_data_config(const cli_options *o, dp_data_config *out, dp_error *err);
 /* Does the source hold pictures in files? */
@@ -195,6 +211,7 @@ dp_status cli_convert(int argc, char **argv, int *code, dp_error *err);
 dp_status cli_report(int argc, char **argv, int *code, dp_error *err);
 dp_status cli_bench(int argc, char **argv, int *code, dp_error *err);
 dp_status cli_explain(int argc, char **argv, int *code, dp_error *err);
+dp_status cli_try_links(int argc, char **argv, int *code, dp_error *err);
 void cli_print_lessons(void); /* for its help */
 
 #endif

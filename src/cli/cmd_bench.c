@@ -69,8 +69,13 @@ static dp_status check(benchmark *b, int shares, dp_error *err)
                          dp_context_backend_name(context), b->ids[0]);
     for (int i = 0; i < b->count && status == DP_OK; i++)
         status = dp_engine_check_batch(context, b->model, e, b->batches[i], err);
+    bool sound = false;
     if (status == DP_OK) {
         cli_print_devices(context, e);
+        status = cli_try_used_links(context, e, e->loss_mode == DP_LOSS_GATHER, false, &sound, err);
+    }
+    if (status == DP_OK) {
+        cli_settle_links(&b->config.context, sound);
         b->proves_nothing = cli_times_prove_nothing(context, e);
         snprintf(b->backend, sizeof b->backend, "%s", dp_context_backend_name(context));
         snprintf(b->first, sizeof b->first, "%s:%d", b->backend, b->ids[0]);

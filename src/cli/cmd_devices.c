@@ -8,6 +8,12 @@
 #include "base/text.h"
 #include "cli/cli.h"
 
+/* A direct link that must not be used. */
+typedef struct broken_link {
+    int a, b;
+    char why[320];
+} broken_link;
+
 typedef struct listing {
     dp_context *context;
     int count;
@@ -15,7 +21,9 @@ typedef struct listing {
     dp_device_info info[DP_ENGINE_MAX_DEVICES];
     bool knows_free[DP_ENGINE_MAX_DEVICES];
     uint64_t free_bytes[DP_ENGINE_MAX_DEVICES];
-    dp_link *links; /* [from * count + to] */
+    dp_link *links;      /* [from * count + to] */
+    broken_link *broken; /* room for every pair */
+    int broken_count;
 } listing;
 
 static const dp_link *link_between(const listing *l, int from, int to)
@@ -23,7 +31,36 @@ static const dp_link *link_between(const listing *l, int from, int to)
     return &l->links[from * l->count + to];
 }
 
-static dp_status look(listing *l, dp_error *err)
+static void note_broken(void *user, int a, int b, const char *why)
+{
+    listing *l = user;
+    broken_link *link = &l->broken[l->broken_count++];
+    link->a = a;
+    link->b = b;
+    snprintf(link->why, sizeof link->why, "%s", why);
+}
+
+/* Devices on the same two GPUs share a link. */
+static const broken_link *find_broken(const listing *l, int from, int to)
+{
+    const char *x = l->info[from].bus_id, *y = l->info[to].bus_id;
+    for (int i = 0; i < l->broken_count; i++) {
+        const char *a = l->info[l->broken[i].a].bus_id, *b = l->info[l->broken[i].b].bus_id;
+        if ((strcmp(a, x) == 0 && strcmp(b, y) == 0) || (strcmp(a, y) == 0 && strcmp(b, x) == 0))
+            return &l->broken[i];
+    }
+    return NULL;
+}
+
+/* All links, as they would be tried before a run. */
+static dp_status try_links(listing *l, const dp_engine_config *config, dp_error *err)
+{
+    size_t count = (size_t)l->count;
+    DP_TRY(dp_calloc(count * count, sizeof *l->broken, "the links", &l->broken, err));
+    return cli_try_links_to(l->context, config, config->device_ids, l->count, note_broken, l, err);
+}
+
+static dp_status look(listing *l, const dp_engine_config *config, dp_error *err)
 {
     size_t count = (size_t)l->count;
     for (int k = 0; k < l->count; k++) {
@@ -31,6 +68,7 @@ static dp_status look(listing *l, dp_error *err)
         /* Before the links are measured: the contexts and memory that takes are not counted. */
         l->knows_free[k] = dp_context_free_memory(l->context, k, &l->free_bytes[k]);
     }
+    DP_TRY(try_links(l, config, err));
     DP_TRY(dp_calloc(count * count, sizeof *l->links, "the links", &l->links, err));
     return dp_context_measure_links(l->context, l->links, err);
 }
@@ -58,12 +96,12 @@ static void print_table(const listing *l)
     }
 }
 
-static void print_link(const dp_link *link)
+static void print_link(const dp_link *link, bool broken)
 {
     char cell[32], rate[16] = "damaged";
     if (link->intact)
         snprintf(rate, sizeof rate, "%.1f", link->bytes_per_second / 1e9);
-    snprintf(cell, sizeof cell, "%s %s", link->peer_access ? "yes" : "no", rate);
+    snprintf(cell, sizeof cell, "%s %s", broken ? "broken" : link->peer_access ? "yes" : "no", rate);
     printf(" %11s", cell);
 }
 
@@ -83,13 +121,18 @@ static void print_links(const listing *l)
             if (to == from)
                 printf(" %11s", "-");
             else {
-                print_link(link_between(l, from, to));
+                print_link(link_between(l, from, to), find_broken(l, from, to));
                 damaged |= !link_between(l, from, to)->intact;
             }
     }
     printf("\n");
     if (damaged)
         printf("damaged: what arrived is not what was sent; do not train over this link\n");
+    for (int i = 0; i < l->broken_count; i++)
+        printf("broken: %s and %s: %s; what they send each other goes through host memory\n",
+               l->info[l->broken[i].a].label, l->info[l->broken[i].b].label, l->broken[i].why);
+    if (l->broken_count)
+        printf("  %s\n", cli_broken_link_hint);
 }
 
 static void print_text(const listing *l)
@@ -125,9 +168,12 @@ static json_t *device_json(const listing *l, int k)
 static json_t *link_json(const listing *l, int from, int to)
 {
     const dp_link *link = link_between(l, from, to);
-    return json_pack("{s:s, s:s, s:b, s:b, s:b, s:f}", "from", l->info[from].label, "to", l->info[to].label,
-                     "same_hardware", link->same_hardware, "peer_access", link->peer_access, "intact",
-                     link->intact, "gb_per_second", link->bytes_per_second / 1e9);
+    const broken_link *broken = find_broken(l, from, to);
+    return json_pack("{s:s, s:s, s:b, s:b, s:b, s:o, s:f}", "from", l->info[from].label, "to",
+                     l->info[to].label, "same_hardware", link->same_hardware, "peer_access",
+                     link->peer_access, "intact", link->intact && !broken, "broken",
+                     text_or_null(broken ? broken->why : NULL), "gb_per_second",
+                     link->bytes_per_second / 1e9);
 }
 
 static dp_status print_json(const listing *l, dp_error *err)
@@ -161,7 +207,7 @@ static dp_status list(listing *l, const cli_options *o, dp_error *err)
     l->cuda = strcmp(dp_context_backend_name(l->context), "cuda") == 0;
     if (dp_context_choice(l->context))
         fprintf(stderr, "%s\n", dp_context_choice(l->context));
-    DP_TRY(look(l, err));
+    DP_TRY(look(l, &config, err));
     if (cli_given(o, OPT_JSON))
         return print_json(l, err);
     print_text(l);
@@ -179,6 +225,7 @@ dp_status cli_devices(int argc, char **argv, int *code, dp_error *err)
     }
     listing l = {0};
     dp_status status = list(&l, &options, err);
+    dp_free(l.broken);
     dp_free(l.links);
     dp_context_close(l.context);
     return status;

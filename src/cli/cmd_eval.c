@@ -135,6 +135,8 @@ static dp_status evaluate(evaluation *e, dp_error *err)
     e->engine.pos_weight = e->info.pos_weight;
     e->engine.direct_convolution = conv == 1;
     cli_print_devices(e->context, &e->engine);
+    cli_watch(&e->engine, false);
+    DP_TRY(cli_try_used_links(e->context, &e->engine, false, false, NULL, err));
     dp_evaluation result;
     DP_TRY(dp_evaluate(e->context, e->model, &e->state, set, &e->engine, e->batch_size, (int)e->workers,
                        &result, err));

@@ -116,6 +116,12 @@ void explain_default(cli_options *o, cli_option option, const char *value)
         o->value[option] = value;
 }
 
+static void note_broken(void *user, int a, int b, const char *why)
+{
+    (void)a, (void)b, (void)why;
+    *(bool *)user = false;
+}
+
 static dp_status look(const cli_options *o, int most, explain_devices *d, dp_error *err)
 {
     dp_context *context = NULL;
@@ -134,6 +140,10 @@ static dp_status look(const cli_options *o, int most, explain_devices *d, dp_err
         if (k == 0)
             memcpy(d->name, info.name, sizeof d->name);
     }
+    bool sound = true;
+    if (status == DP_OK)
+        status = cli_try_links_to(context, &config, config.device_ids, d->count, note_broken, &sound, err);
+    cli_settle_links(&d->context, sound);
     if (status == DP_OK)
         d->proves_nothing = cli_times_prove_nothing(context, &config);
     dp_context_close(context);

@@ -139,6 +139,8 @@ static dp_status predict(prediction *p, dp_error *err)
     p->config.done = on_done;
     p->config.user = p;
     DP_TRY(set_outputs(p, err));
+    cli_watch(&p->config.engine, cli_given(o, OPT_QUIET));
+    DP_TRY(cli_try_used_links(p->context, &engine, false, cli_given(o, OPT_QUIET), NULL, err));
     DP_TRY(dp_predict(p->context, p->model, &p->state, &p->config, err));
     return p->csv.file ? cli_output_close(&p->csv, err) : DP_OK;
 }

@@ -306,6 +306,9 @@ static dp_status train(training *t, int *code, dp_error *err)
     DP_TRY(make_model(t, err));
     if (!quiet)
         cli_print_devices(t->context, &t->config.engine);
+    cli_watch(&t->config.engine, quiet);
+    DP_TRY(cli_try_used_links(t->context, &t->config.engine, t->config.engine.loss_mode == DP_LOSS_GATHER,
+                              quiet, NULL, err));
     if (!quiet && t->scale_lr)
         fprintf(stderr, "  lr is %g times %d devices\n", t->config.lr / t->config.engine.device_count,
                 t->config.engine.device_count);

@@ -79,6 +79,8 @@ static dp_status run(int argc, char **argv, int *code, dp_error *err)
         if (strcmp(command, names[i]) == 0)
             return commands[i].run(argc, argv, code, err);
     }
+    if (strcmp(command, "try-links") == 0)
+        return cli_try_links(argc, argv, code, err);
     const char *near = dp_nearest_name(command, names, COMMANDS);
     if (near)
         return dp_fail(err, DP_ERROR_USAGE, "unknown command '%s'; did you mean '%s'?", command, near);

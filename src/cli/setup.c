@@ -1,7 +1,9 @@
 /* Devices and data, as the commands are told about them. */
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/text.h"
 #include "cli/cli.h"
@@ -21,16 +23,19 @@ dp_status cli_context_config(const cli_options *o, dp_context_config *out, dp_er
 {
     static const char *const kinds[] = {"auto", "cpu", "cuda", NULL}; /* as dp_backend_kind */
     static const char *const precisions[] = {"fp32", "tf32", NULL};
-    int kind = DP_BACKEND_AUTO, precision = 0;
+    static const char *const p2ps[] = {"auto", "on", "off", NULL}; /* as dp_p2p */
+    int kind = DP_BACKEND_AUTO, precision = 0, p2p = DP_P2P_AUTO;
     int64_t threads = 0;
     *out = dp_context_defaults();
     DP_TRY(cli_choice(o, OPT_DEVICE, kinds, &kind, err));
     DP_TRY(cli_integer(o, OPT_THREADS, 1, 4096, &threads, err));
     DP_TRY(cli_choice(o, OPT_PRECISION, precisions, &precision, err));
     DP_TRY(logical_devices(o, &out->logical_devices, err));
+    DP_TRY(cli_choice(o, OPT_P2P, p2ps, &p2p, err));
     out->backend = (dp_backend_kind)kind;
     out->threads_per_device = (int)threads;
     out->allow_tf32 = precision == 1;
+    out->p2p = (dp_p2p)p2p;
     return DP_OK;
 }
 
@@ -45,11 +50,89 @@ dp_status cli_open_devices(const cli_options *o, dp_context **context, int ids[D
     DP_TRY(dp_context_open(&c, context, err));
     if (c.allow_tf32 && strcmp(dp_context_backend_name(*context), "cuda") != 0)
         return dp_fail(err, DP_ERROR_USAGE, "--precision tf32 is for CUDA devices");
+    if (c.p2p == DP_P2P_ON && strcmp(dp_context_backend_name(*context), "cuda") != 0)
+        return dp_fail(err, DP_ERROR_USAGE, "--p2p on is for CUDA devices");
     config->device_count = given ? given : dp_context_device_count(*context);
     for (int k = 0; k < config->device_count; k++)
         ids[k] = given ? (int)list[k] : k;
     config->device_ids = ids;
     return dp_engine_check(*context, config, err);
+}
+
+/* ---- links ---- */
+
+/* Access control services send what should pass between two GPUs below one switch up to the root, where an
+ * IOMMU may refuse it: NVIDIA Collective Communication Library's troubleshooting guide, "PCI Access Control
+ * Services (ACS)". */
+const char cli_broken_link_hint[] = "this is often PCI access control (ACS) or an IOMMU that intercepts "
+                                    "transfers: switch ACS off in the firmware, or "
+                                    "boot with iommu=pt; --p2p off skips the trial";
+
+dp_status cli_try_links_to(dp_context *context, const dp_engine_config *config, const int *hubs,
+                           int hub_count, void (*broken)(void *user, int a, int b, const char *why),
+                           void *user, dp_error *err)
+{
+    char program[PATH_MAX];
+    ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
+    program[length > 0 ? length : 0] = 0;
+    const dp_link_trial trial = {.program = program, .broken = broken, .user = user};
+    return dp_context_try_links(context, config->device_ids, config->device_count, hubs, hub_count, &trial,
+                                err);
+}
+
+typedef struct broken_links {
+    bool quiet;
+    int count;
+} broken_links;
+
+static void warn_of_link(void *user, int a, int b, const char *why)
+{
+    broken_links *links = user;
+    links->count++;
+    if (!links->quiet)
+        fprintf(stderr,
+                "warning: direct transfers between cuda:%d and cuda:%d are not used (%s): they go through "
+                "host memory, which is slower\n",
+                a, b, why);
+}
+
+dp_status cli_try_used_links(dp_context *context, const dp_engine_config *config, bool gathers, bool quiet,
+                             bool *sound, dp_error *err)
+{
+    broken_links links = {.quiet = quiet};
+    const int hubs[] = {config->device_ids[0], config->output_device};
+    int hub_count = gathers && config->output_device >= 0 && hubs[0] != hubs[1] ? 2 : 1;
+    DP_TRY(cli_try_links_to(context, config, hubs, hub_count, warn_of_link, &links, err));
+    if (sound)
+        *sound = links.count == 0;
+    if (links.count && !quiet)
+        fprintf(stderr, "  %s\n", cli_broken_link_hint);
+    return DP_OK;
+}
+
+void cli_settle_links(dp_context_config *config, bool sound)
+{
+    if (config->p2p == DP_P2P_AUTO)
+        config->p2p = sound ? DP_P2P_ON : DP_P2P_OFF;
+}
+
+/* ---- watchdog ---- */
+
+static void warn_of_stall(void *user, const char *where)
+{
+    (void)user;
+    fprintf(
+        stderr,
+        "\nwarning: no device gets on: %s; if that lasts, a second Ctrl-C ends the program, and --p2p off or "
+        "another --device-ids may help\n",
+        where);
+}
+
+/* Long enough for the longest phase of a step on a CPU; quiet programs have nobody to tell. */
+void cli_watch(dp_engine_config *config, bool quiet)
+{
+    config->stall_seconds = quiet ? 0 : 120;
+    config->stalled = warn_of_stall;
 }
 
 /* --mean and --std come together, one number or one a channel. */

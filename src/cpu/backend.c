@@ -138,7 +138,19 @@ static dp_status event_elapsed(dp_device *device, void *start, void *end, double
     return DP_OK;
 }
 
+static bool event_done(dp_device *device, void *event)
+{
+    (void)device, (void)event;
+    return true;
+}
+
 /* ---- copies ---- */
+
+static bool peer_possible(dp_device *device, dp_device *peer)
+{
+    (void)device, (void)peer;
+    return false;
+}
 
 static bool peer_readable(dp_device *device, dp_device *peer)
 {
@@ -327,7 +339,9 @@ static const dp_backend_functions functions = {
     .event_destroy = event_destroy,
     .event_record = event_record,
     .stream_wait = stream_wait,
+    .event_done = event_done,
     .event_elapsed = event_elapsed,
+    .peer_possible = peer_possible,
     .peer_readable = peer_readable,
     .copy = copy,
     .fill_zero = fill_zero,

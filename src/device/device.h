@@ -78,8 +78,10 @@ struct dp_device {
     int id; /* logical id: K of cpu:K or cuda:K */
     dp_device_properties properties;
     dp_ledger ledger;
-    bool dry;    /* memory is booked, but not taken: nothing can be run (see dp_memory_alloc) */
-    void *state; /* the backend's own */
+    uint64_t staged; /* bit i: transfers from and to device i go through host memory, whatever the hardware
+                        can do. Set before the first peer_readable of the two. */
+    bool dry;        /* memory is booked, but not taken: nothing can be run (see dp_memory_alloc) */
+    void *state;     /* the backend's own */
 };
 
 /* ---- shapes and layouts
@@ -295,9 +297,15 @@ typedef struct dp_backend_functions {
     void (*event_destroy)(dp_device *device, void *event);
     dp_status (*event_record)(dp_device *device, void *event, void *stream, dp_error *err);
     dp_status (*stream_wait)(dp_device *device, void *stream, void *event, dp_error *err);
+    /* Is the work before the event's last record done? May be called by any thread. */
+    bool (*event_done)(dp_device *device, void *event);
     dp_status (*event_elapsed)(dp_device *device, void *start, void *end, double *seconds, dp_error *err);
 
-    /* May kernels of `device` read the memory of `peer` directly? */
+    /* Could two devices on different hardware reach each other's memory? Asked without touching them. False
+     * where there is nothing to reach: one and the same memory. */
+    bool (*peer_possible)(dp_device *device, dp_device *peer);
+    /* May kernels of `device` read the memory of `peer` directly? From the first time it was asked on, copies
+     * of `device` from there take the direct way, too. */
     bool (*peer_readable)(dp_device *device, dp_device *peer);
     dp_status (*copy)(dp_device *device, void *stream, dp_device *to, void *destination, dp_device *from,
                       const void *source, size_t bytes, dp_error *err);

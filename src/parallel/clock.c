@@ -25,19 +25,20 @@ static void show_phase(dp_replica *r, dp_phase phase, bool busy)
 dp_status dp_mark_phase(dp_replica *r, dp_phase phase, bool busy, dp_error *err)
 {
     dp_clock *c = &r->clock;
-    const dp_mark *last = c->count ? &c->marks[c->count - 1] : NULL;
+    int count = c->count;
+    const dp_mark *last = count ? &c->marks[count - 1] : NULL;
     if (last && last->phase == phase && last->busy == busy)
         return DP_OK;
     show_phase(r, phase, busy);
-    if (c->count == DP_MAX_MARKS) /* the rest of the step counts as the last phase that was marked */
+    if (count == DP_MAX_MARKS) /* the rest of the step counts as the last phase that was marked */
         return DP_OK;
-    if (c->count == 0)
+    if (count == 0)
         c->began = dp_now();
-    dp_mark *mark = &c->marks[c->count];
+    dp_mark *mark = &c->marks[count];
     mark->phase = phase;
     mark->busy = busy;
     DP_TRY(dp_event_record(&mark->event, &r->compute, err));
-    c->count++;
+    c->count = count + 1;
     return DP_OK;
 }
 

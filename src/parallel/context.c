@@ -107,6 +107,9 @@ dp_status dp_context_open(const dp_context_config *config, dp_context **out, dp_
         dp_free(c);
         return status;
     }
+    c->p2p = config->p2p;
+    for (int k = 0; k < c->backend->device_count && c->p2p != DP_P2P_ON; k++)
+        c->backend->devices[k].staged = UINT64_MAX;
     *out = c;
     return DP_OK;
 }

@@ -91,7 +91,7 @@ typedef struct dp_segment {
 
 typedef struct dp_clock {
     dp_mark *marks;
-    int count;
+    _Atomic int count;    /* those below it are recorded: the watchdog looks at them */
     double began;         /* dp_now() at the first mark */
     dp_segment *segments; /* of the last step: DP_MAX_MARKS */
     int segment_count;
@@ -264,6 +264,11 @@ dp_status dp_announce(dp_milestone *milestone, dp_stream *stream, dp_error *err)
  * stream spends waiting counts as `phase`, but not as busy. */
 dp_status dp_await(dp_replica *r, dp_milestone *milestone, uint64_t number, dp_stream *stream, dp_phase phase,
                    const char *what, dp_error *err);
+
+/* ---- watchdog.c ---- */
+
+/* Waits until all posted tasks of all workers are done, and calls config.stalled where they do not get on. */
+void dp_watch_workers(dp_engine *engine);
 
 /* ---- replica.c: memory of a device ---- */
 

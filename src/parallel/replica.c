@@ -48,6 +48,22 @@ static size_t reduce_staging_bytes(const dp_replica *r)
     return (size_t)unreadable * (size_t)e->arena.largest_bucket * sizeof(float);
 }
 
+/* Opens the direct ways that the step uses, and no others: the primary sums what all others have, all others
+ * fetch its weights, and in gather mode the output device stands in the middle in the same way. Copies run on
+ * the receiver's stream. */
+static void open_links(dp_replica *r)
+{
+    const dp_engine *e = r->engine;
+    bool gathers = !e->config.evaluation_only && e->config.loss_mode == DP_LOSS_GATHER;
+    for (int k = 0; k < e->device_count && !e->config.dry_run; k++) {
+        const dp_replica *from = &e->replicas[k];
+        bool used = from == e->primary || (r == e->primary && !e->config.evaluation_only) ||
+                    (gathers && (from == e->output || r == e->output));
+        if (used && from != r)
+            r->device->backend->call->peer_readable(r->device, from->device);
+    }
+}
+
 static dp_status open_milestones(dp_replica *r, dp_error *err)
 {
     int buckets = r->engine->arena.bucket_count;
@@ -79,6 +95,7 @@ dp_status dp_replica_open(dp_replica *r, const void *unused, dp_error *err)
     DP_TRY(dp_stream_create(r->device, "compute", &r->compute, err));
     DP_TRY(dp_stream_create(r->device, "copy", &r->copy, err));
     DP_TRY(dp_stream_create(r->device, "input", &r->input, err));
+    open_links(r);
     DP_TRY(open_milestones(r, err));
     DP_TRY(open_arenas(r, err));
     size_t staging = reduce_staging_bytes(r);

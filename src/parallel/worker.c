@@ -146,8 +146,7 @@ void dp_workers_stop(dp_engine *engine)
 
 dp_status dp_workers_wait(dp_engine *engine, dp_error *err)
 {
-    for (int k = 0; k < engine->device_count; k++)
-        dp_signal_wait(&engine->replicas[k].done, engine->replicas[k].post_count);
+    dp_watch_workers(engine);
     if (!atomic_load(&engine->failed))
         return DP_OK;
     if (engine->first_error.status == DP_OK) {

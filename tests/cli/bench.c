@@ -132,8 +132,7 @@ START_TEST(models_of_every_kind_are_measured)
     static const char *const lines[] = {
         "--model resnet18_cifar --width 4 --batch-sizes 8 --optimizer adamw",
         "--model unet16 --width 2 --filters 2 --size 32x32 --batch-sizes 4 --loss-mode replica",
-        "--model unet_resnet34 --width 2 --filters 2 --size 64x64 --batch-sizes 6 --split 1,2 "
-        "--output-device 1",
+        "--model unet_resnet34 --width 2 --filters 2 --size 64x64 --batch-sizes 6 --split 1,2",
         "--model linear --num-classes 7 --batch-sizes 4 --loss-mode global --split balanced",
     };
     const run *r =

@@ -2,15 +2,20 @@
  * other tests, which know no CUDA, cannot see. */
 #include <check.h>
 #include <cuda_runtime_api.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "cuda/cuda.h"
 #include "dptrain/engine.h"
 #include "parallel/context.h"
 #include "parallel/engine.h"
 #include "tests/cuda_emulation/tests/kernels.h"
+
+extern int emulation_context_count(int physical_gpu);
 
 enum { DEVICES = 3, BATCH = 12, FEATURES = 20, CLASSES = 4 };
 
@@ -158,6 +163,100 @@ START_TEST(the_ledger_is_what_the_gpus_have_given)
 }
 END_TEST
 
+/* ---- a step that a hanging link holds up for ever ---- */
+
+enum { STALL_SEEN = 7 };
+
+/* Nothing can be freed any more: the process ends here. */
+static void on_stall(void *user, const char *where)
+{
+    (void)user;
+    if (strstr(where, "cuda:1 is in broadcast") && strstr(where, "cuda:0 waits for others in gather"))
+        _exit(STALL_SEEN);
+}
+
+START_TEST(a_hanging_copy_is_told_with_device_and_phase)
+{
+    run r;
+    dp_error err = {0};
+    dp_step_result result;
+    setenv("DPTRAIN_EMULATED_PEER", "hang:0-1", 1);
+    open_run(&r);
+    r.engine->config.stall_seconds = 0.05;
+    r.engine->config.stalled = on_stall;
+    dp_step step = step_of(&r, 0);
+    dp_engine_train(r.engine, &step, &result, &err);
+    ck_abort_msg("the step ended: %s", err.message);
+}
+END_TEST
+
+/* ---- trials that cannot be made ---- */
+
+typedef struct complaints {
+    int count;
+    const char *expected;
+} complaints;
+
+static void on_broken(void *user, int a, int b, const char *why)
+{
+    complaints *c = user;
+    ck_assert_int_eq(a, 0);
+    ck_assert_int_eq(b, ++c->count);
+    ck_assert_msg(strstr(why, c->expected) != NULL, "'%s'", why);
+}
+
+static const struct {
+    const char *program, *why;
+} programs[] = {{"/nonexistent/dptrain", "it was not tried: '/nonexistent/dptrain' cannot be run"},
+                {"/bin/true", "the trial "},
+                {"/bin/echo", "the trial "},
+                {"/bin/yes", "the trial "},
+                {"./failing.sh", "because"}};
+
+/* A trial that fails at every first pair that it is given. */
+static void write_script(void)
+{
+    char folder[] = "/tmp/dptrain-trial-XXXXXX";
+    ck_assert(mkdtemp(folder) != NULL && chdir(folder) == 0);
+    FILE *f = fopen("failing.sh", "w");
+    ck_assert_ptr_nonnull(f);
+    fputs("#!/bin/sh\npair=${4%%,*}\npair=\"${pair%-*} ${pair#*-}\"\n"
+          "echo \"$pair begin\"\necho \"$pair failed: because\"\n",
+          f);
+    ck_assert(fchmod(fileno(f), 0700) == 0 && fclose(f) == 0);
+}
+
+START_TEST(links_that_cannot_be_tried_are_not_used)
+{
+    dp_context context = {.p2p = DP_P2P_AUTO};
+    dp_error err = {0};
+    complaints c = {.expected = programs[_i].why};
+    const int ids[] = {0, 1, 2};
+    const dp_link_trial trial = {
+        .program = programs[_i].program, .seconds = 1, .broken = on_broken, .user = &c};
+    setenv("DPTRAIN_EMULATED_GPUS", "3", 1);
+    write_script();
+    ck_assert(dp_cuda_backend_open(&(dp_cuda_config){0}, &context.backend, &err) == DP_OK);
+    for (int k = 0; k < DEVICES; k++)
+        context.backend->devices[k].staged = UINT64_MAX;
+    ck_assert_int_eq(dp_context_try_links(&context, ids, DEVICES, (int[]){3}, 1, &trial, &err),
+                     DP_ERROR_USAGE);
+    ck_assert(dp_context_try_links(&context, ids, DEVICES, ids, 1, &trial, &err) == DP_OK);
+    ck_assert_int_eq(c.count, 2);
+    /* Not twice. */
+    ck_assert(dp_context_try_links(&context, ids, DEVICES, ids, 1, &trial, &err) == DP_OK);
+    ck_assert_int_eq(c.count, 2);
+    for (int k = 0; k < DEVICES; k++) {
+        ck_assert(context.backend->devices[k].staged == UINT64_MAX);
+        ck_assert_int_eq(emulation_context_count(k), 0);
+    }
+    context.backend->call->close(context.backend);
+    unlink("failing.sh");
+    char folder[PATH_MAX];
+    ck_assert(getcwd(folder, sizeof folder) != NULL && rmdir(folder) == 0);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("engine on emulated GPUs");
@@ -165,6 +264,8 @@ int main(void)
     tcase_set_timeout(t, 60);
     tcase_add_test(t, a_staged_chunk_arrives_before_the_step_has_ended);
     tcase_add_test(t, the_ledger_is_what_the_gpus_have_given);
+    tcase_add_exit_test(t, a_hanging_copy_is_told_with_device_and_phase, STALL_SEEN);
+    tcase_add_loop_test(t, links_that_cannot_be_tried_are_not_used, 0, sizeof programs / sizeof *programs);
     suite_add_tcase(s, t);
     SRunner *runner = srunner_create(s);
     srunner_run_all(runner, CK_NORMAL);

@@ -48,11 +48,13 @@ static cudaError_t copy(cudaStream_t stream, void *destination, const Location &
         staged = std::make_shared<std::vector<char>>(bytes);
         memcpy(staged->data(), source, bytes);
     }
+    bool direct = to.gpu && from.gpu && takes_link(to.gpu, from.gpu); // locks, as link_between does
     Link link = to.gpu && from.gpu ? link_between(to.gpu, from.gpu) : Link::good;
     {
         Guard guard(runtime().mutex);
         Figures &figures = runtime().figures[stream_gpu(stream)->physical];
         (to.gpu && from.gpu && to.gpu != from.gpu ? figures.peer_copies : figures.copies)++;
+        figures.direct_copies += direct;
     }
     // The stream alone keeps the staged values, so that it and not this thread frees them.
     enqueue(stream, [destination, source, bytes, link, staged = std::move(staged)] {

@@ -8,7 +8,7 @@
 namespace emulation
 {
 
-// Not an array: thread-local memory is short (see EMULATION_FAST_TLS).
+// Not an array: thread-local memory of libraries that are loaded late is short.
 static thread_local std::string last_message;
 
 cudnnStatus_t refuse(cudnnStatus_t status, const char *message)

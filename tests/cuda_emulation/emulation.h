@@ -41,11 +41,6 @@
 // Declares `type *name`, the block's dynamic shared memory.
 #define DP_DYN_SHARED(type, name) type *name = static_cast<type *>(emulation_dynamic_shared)
 
-// Reads of a thread-local variable must not become a call, also in a shared object. The price: all of its
-// thread-local memory, every kernel's __shared__ with it, must fit into what glibc keeps for libraries that
-// are loaded late, about 1,650 bytes; else loading fails with "cannot allocate memory in static TLS block".
-#define EMULATION_FAST_TLS __attribute__((tls_model("initial-exec")))
-
 struct emulation_launch_request {
     const cudaLaunchConfig_t *config;
     const void *function;
@@ -59,10 +54,10 @@ struct emulation_launch_request {
 
 extern "C" {
 // Variables and not macros: cudaLaunchConfig_t has members called gridDim and blockDim.
-extern __thread uint3 threadIdx EMULATION_FAST_TLS, blockIdx EMULATION_FAST_TLS;
-extern __thread uint3 blockDim EMULATION_FAST_TLS, gridDim EMULATION_FAST_TLS;
-extern __thread void *emulation_dynamic_shared EMULATION_FAST_TLS;
-extern __thread int emulation_lane EMULATION_FAST_TLS;
+extern __thread uint3 threadIdx, blockIdx;
+extern __thread uint3 blockDim, gridDim;
+extern __thread void *emulation_dynamic_shared;
+extern __thread int emulation_lane;
 
 cudaError_t emulation_launch(const emulation_launch_request *request);
 void emulation_barrier(const char *file, int line);

@@ -29,8 +29,11 @@ EMULATION_LDLIBS := -lstdc++ -lpthread -ldl -lm
 # In a shared object: a CUDA function that is not emulated must fail the link, and streams' threads must not outlive
 # their code.
 EMULATION_SHARED_LDFLAGS := -Wl,-z,defs -Wl,-z,nodelete
+# The memory of shared variables is thread-local. In a shared object that is loaded late there is no room for all of it in
+# the fixed block that the fastest access needs; descriptors are the next best (glibc's tls-descriptors, as on aarch64).
+EMULATION_TLS := $(if $(filter x86_64%,$(MAKE_HOST)),-mtls-dialect=gnu2)
 # Without -fno-semantic-interposition position-independent code could inline nothing.
-EMULATION_CXXFLAGS := -std=c++17 -O2 -g -fPIC -fno-semantic-interposition -Wall -Wextra -MMD -MP
+EMULATION_CXXFLAGS := $(EMULATION_TLS) -std=c++17 -O2 -g -fPIC -fno-semantic-interposition -Wall -Wextra -MMD -MP
 
 EMULATION_SOURCES := $(wildcard $(EMULATION_DIR)/*.cpp)
 EMULATION_OBJECTS := $(EMULATION_SOURCES:$(EMULATION_DIR)/%.cpp=$(EMULATION_BUILD)/%.o)
@@ -49,7 +52,7 @@ $(EMULATION_LIB): $(EMULATION_OBJECTS)
 # ---- kernels: the product's .cu files, and those of the emulation's own tests
 
 # No contraction to FMA: nvcc and g++ would not contract the same expressions.
-EMULATION_CUFLAGS := -std=c++17 -g -fPIC -ffp-contract=off -Wall -Wextra -Wno-unknown-pragmas -MMD -MP \
+EMULATION_CUFLAGS := $(EMULATION_TLS) -std=c++17 -g -fPIC -ffp-contract=off -Wall -Wextra -Wno-unknown-pragmas -MMD -MP \
     -x c++ -include $(EMULATION_DIR)/emulation.h -Iinclude -Isrc -Icuda
 # Constant-size memset and memcpy would be expanded inline, where TSan does not see them.
 EMULATION_TSAN_FLAGS := -fsanitize=thread -O1 -fno-builtin-memset -fno-builtin-memcpy

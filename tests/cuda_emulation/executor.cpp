@@ -14,13 +14,10 @@
 #include <numeric>
 #include <sys/mman.h>
 
-// As emulation.h declares them: also in a shared object, access is to be an instruction and not a call.
-#define FAST_TLS __attribute__((tls_model("initial-exec")))
-
 extern "C" {
-__thread uint3 threadIdx FAST_TLS, blockIdx FAST_TLS, blockDim FAST_TLS, gridDim FAST_TLS;
-__thread void *emulation_dynamic_shared FAST_TLS;
-__thread int emulation_lane FAST_TLS;
+__thread uint3 threadIdx, blockIdx, blockDim, gridDim;
+__thread void *emulation_dynamic_shared;
+__thread int emulation_lane;
 }
 
 namespace emulation
@@ -97,7 +94,7 @@ class Executor
     char text[256];
 };
 
-static __thread Executor *executor FAST_TLS;
+static __thread Executor *executor;
 
 static void fiber_entry()
 {

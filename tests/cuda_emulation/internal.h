@@ -89,6 +89,7 @@ struct Gpu {
 struct Figures {
     int contexts = 0;
     uint64_t allocations = 0, live_allocations = 0, peak_bytes = 0, kernels = 0, copies = 0, peer_copies = 0;
+    uint64_t direct_copies = 0, peers_enabled = 0; // over a link; one way each
 };
 
 struct Runtime {

@@ -42,11 +42,14 @@ void write_report_at_exit()
             snprintf(line, sizeof line,
                      "{\"process\": %d, \"gpu\": %d, \"contexts\": %d, \"allocations\": %llu, "
                      "\"live_allocations\": %llu, "
-                     "\"peak_bytes\": %llu, \"kernels\": %llu, \"copies\": %llu, \"peer_copies\": %llu}\n",
+                     "\"peak_bytes\": %llu, \"kernels\": %llu, \"copies\": %llu, \"peer_copies\": %llu, "
+                     "\"direct_copies\": %llu, "
+                     "\"peers_enabled\": %llu}\n",
                      (int)getpid(), gpu, figures.contexts, (unsigned long long)figures.allocations,
                      (unsigned long long)figures.live_allocations, (unsigned long long)figures.peak_bytes,
                      (unsigned long long)figures.kernels, (unsigned long long)figures.copies,
-                     (unsigned long long)figures.peer_copies);
+                     (unsigned long long)figures.peer_copies, (unsigned long long)figures.direct_copies,
+                     (unsigned long long)figures.peers_enabled);
         if (write(file, line, (size_t)length) != length)
             emulation_fail("cannot write DPTRAIN_EMULATED_REPORT=%s", path.c_str());
     }

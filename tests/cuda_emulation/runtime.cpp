@@ -390,6 +390,7 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned int flags)
         return record(cudaErrorPeerAccessAlreadyEnabled);
     make_context(other); // access is to a context of the peer
     gpu->peer_enabled[peer] = true;
+    runtime().figures[gpu->physical].peers_enabled++;
     return cudaSuccess;
 }
 

@@ -45,6 +45,7 @@ static inline void open_devices(run *r, int devices)
     cc.backend = backend;
     cc.logical_devices = devices;
     cc.threads_per_device = 1;
+    cc.p2p = DP_P2P_ON;
     ck_assert_msg(dp_context_open(&cc, &r->context, &err) == DP_OK, "%s", err.message);
     r->config = dp_engine_defaults();
     for (int k = 0; k < devices; k++)

@@ -1,5 +1,8 @@
 /* The engine on a backend whose calls are watched, or made to misbehave: where the clock stands, what memory
  * was handed out, and how failures end. */
+#include <stdio.h>
+#include <unistd.h>
+
 #include "engine_run.h"
 
 /* ---- a backend whose calls can be made to misbehave ---- */
@@ -351,6 +354,54 @@ START_TEST(a_wait_before_its_record_is_reported)
 }
 END_TEST
 
+/* ---- the watchdog ---- */
+
+static _Atomic bool held, described;
+static char where_it_was[4096];
+
+/* Device 1 stops in the middle of its backward pass until the watchdog has found it there. */
+static dp_status held_backward(dp_device *device, dp_op *op, void *stream, const dp_op_args *args,
+                               dp_error *err)
+{
+    while (device->id == 1 && atomic_load(&held))
+        usleep(1000);
+    return original->op_backward(device, op, stream, args, err);
+}
+
+static void on_stall(void *user, const char *where)
+{
+    ck_assert_ptr_eq(user, &held);
+    if (!strstr(where, ":1 is in backward")) /* a slow machine: it has not come so far */
+        return;
+    snprintf(where_it_was, sizeof where_it_was, "%s", where);
+    atomic_store(&described, true);
+    atomic_store(&held, false);
+}
+
+START_TEST(a_stalled_step_is_told_with_device_and_phase)
+{
+    run r;
+    dp_error err = {0};
+    dp_step_result result;
+    open_devices(&r, 3);
+    alter(&r);
+    altered.op_backward = held_backward;
+    r.config.stall_seconds = 0.02;
+    r.config.stalled = on_stall;
+    r.config.stalled_user = &held;
+    open_engine(&r, "mlp");
+    held = true;
+    described = false;
+    dp_step step = make_step(&r, 9, true, 1);
+    ck_assert_msg(dp_engine_train(r.engine, &step, &result, &err) == DP_OK, "%s", err.message);
+    ck_assert(described);
+    ck_assert_ptr_nonnull(strstr(where_it_was, ":0 "));
+    ck_assert_ptr_nonnull(strstr(where_it_was, ", "));
+    ck_assert_ptr_nonnull(strstr(where_it_was, ":2 "));
+    close_run(&r);
+}
+END_TEST
+
 int main(int argc, char **argv)
 {
     Suite *s = suite_create("engine and backend");
@@ -363,6 +414,7 @@ int main(int argc, char **argv)
     suite_add_tcase(s, t);
     TCase *altering = tcase_create("altered");
     tcase_set_timeout(altering, 60);
+    tcase_add_test(altering, a_stalled_step_is_told_with_device_and_phase);
     tcase_add_test(altering, any_failing_call_ends_the_step_with_its_cause);
     suite_add_tcase(s, altering);
     TCase *ordering = tcase_create("ordering");

@@ -228,7 +228,8 @@ START_TEST(report_at_exit)
     ck_assert_ptr_nonnull(strstr(text, "\"gpu\": 0, \"contexts\": 0,"));
     ck_assert_ptr_nonnull(strstr(text,
                                  "\"gpu\": 1, \"contexts\": 1, \"allocations\": 2, \"live_allocations\": 1, "
-                                 "\"peak_bytes\": 4352, \"kernels\": 1, \"copies\": 1, \"peer_copies\": 0}"));
+                                 "\"peak_bytes\": 4352, \"kernels\": 1, \"copies\": 1, \"peer_copies\": 0, "
+                                 "\"direct_copies\": 0, \"peers_enabled\": 0}"));
     ck_assert_ptr_nonnull(strstr(text, "\"gpu\": 2, \"contexts\": 0,"));
 }
 END_TEST
