@@ -82,7 +82,7 @@ static void draw_pavement(drawing *d)
     add_noise(d, 11, 7);
     add_noise(d, 4, 8);
     for (int i = 0; i < d->side * d->side / 60; i++) /* stones, and holes between them */
-        add_spot(d, uniform(d, 0, side), uniform(d, 0, side), uniform(d, 0.6f, 2.2f), uniform(d, -30, 30));
+        add_spot(d, uniform(d, 0, side), uniform(d, 0, side), uniform(d, 0.6f, 2.2f), uniform(d, -20, 25));
     for (int i = 0; i < 3; i++) /* stains */
         add_spot(d, uniform(d, 0, side), uniform(d, 0, side), uniform(d, 4, 14), uniform(d, -22, 12));
     if (uniform(d, 0, 1) < 0.2f) { /* a painted line */
@@ -139,7 +139,7 @@ static void draw_cracks(drawing *d)
         grow(d, x, y, angle + uniform(d, -0.4f, 0.4f), uniform(d, 1.2f, 2.6f), uniform(d, 0.6f, 1.3f) * side,
              2);
     }
-    float depth = uniform(d, 40, 75);
+    float depth = uniform(d, 45, 80);
     for (int i = 0; i < d->side * d->side; i++)
         d->light[i] -= depth * d->crack[i] * uniform(d, 0.8f, 1.1f);
 }

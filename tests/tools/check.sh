@@ -216,6 +216,8 @@ check_long() {
     faults ', all commands' "$base/check" env DPTRAIN_FAULTS=all
     faults ', all commands, ASan' "$base/asan" "${asan[@]}" DPTRAIN_FAULTS=all
     tests 'sweep, 1 to 64 devices by 1 to 257 samples' 3600 env DPTRAIN_SWEEP=all "$base/check/tests/test_sweep"
+    task 'make demo-segmentation reaches its F1' 1800 "$MAKE" --no-print-directory BUILD="$base/check" WERROR=1 \
+        demo-segmentation
     have 'valgrind' valgrind && task 'valgrind' 1800 tests/tools/valgrind.sh "$base/check/dptrain"
     fuzz 5000000 900
     ops ', TSan' "$base/tsan" "${tsan[@]}"
