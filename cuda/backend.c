@@ -50,13 +50,6 @@ static void op_destroy(dp_device *device, dp_op *op)
     op->state = NULL;
 }
 
-/* No operation here wants its weights in an order of its own. */
-static dp_status op_prepare(dp_device *device, dp_op *op, void *stream, const dp_op_args *args, dp_error *err)
-{
-    (void)device, (void)op, (void)stream, (void)args, (void)err;
-    return DP_OK;
-}
-
 static dp_status op_forward(dp_device *device, dp_op *op, void *stream, const dp_op_args *args, dp_error *err)
 {
     return ((dp_cuda_op *)op->state)->forward(device, op, stream, args, err);
@@ -128,7 +121,6 @@ static const dp_backend_functions functions = {
     .fill_zero = dp_cuda_fill_zero,
     .op_create = op_create,
     .op_destroy = op_destroy,
-    .op_prepare = op_prepare,
     .op_forward = op_forward,
     .op_backward = op_backward,
     .add = dp_cuda_add,

@@ -237,17 +237,6 @@ static void op_destroy(dp_device *device, dp_op *op)
     op->state = NULL;
 }
 
-static dp_status op_prepare(dp_device *device, dp_op *op, void *stream, const dp_op_args *args, dp_error *err)
-{
-    (void)device, (void)stream;
-    dp_cpu_op *state = op->state;
-    if (!op->packed_bytes)
-        return DP_OK;
-    dp_announce_read(args->param[0], state->param_bytes[0]);
-    dp_announce_write(args->packed, op->packed_bytes);
-    return state->prepare(op, args, err);
-}
-
 static dp_status op_forward(dp_device *device, dp_op *op, void *stream, const dp_op_args *args, dp_error *err)
 {
     (void)device, (void)stream;
@@ -256,7 +245,6 @@ static dp_status op_forward(dp_device *device, dp_op *op, void *stream, const dp
         dp_announce_read(args->in[i], state->in_bytes[i]);
     for (int i = 0; i < op->desc.params; i++)
         dp_announce_read(args->param[i], state->param_bytes[i]);
-    dp_announce_read(args->packed, op->packed_bytes);
     dp_announce_write(args->out, op->out.bytes);
     dp_announce_write(args->saved, op->saved_bytes);
     dp_announce_write(args->workspace, op->workspace_bytes);
@@ -272,7 +260,8 @@ static dp_status op_backward(dp_device *device, dp_op *op, void *stream, const d
         dp_announce_read(args->in[0], state->in_bytes[0]);
     if (op->backward_reads_output)
         dp_announce_read(args->out, op->out.bytes);
-    dp_announce_read(args->packed, op->packed_bytes);
+    for (int i = 0; i < op->desc.params; i++)
+        dp_announce_read(args->param[i], state->param_bytes[i]);
     dp_announce_read(args->saved, op->saved_bytes);
     dp_announce_write(args->out_gradient, op->out.bytes);
     dp_announce_write(args->workspace, op->workspace_bytes);
@@ -347,7 +336,6 @@ static const dp_backend_functions functions = {
     .fill_zero = fill_zero,
     .op_create = op_create,
     .op_destroy = op_destroy,
-    .op_prepare = op_prepare,
     .op_forward = op_forward,
     .op_backward = op_backward,
     .add = add,

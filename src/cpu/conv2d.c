@@ -15,14 +15,14 @@
 
 typedef struct conv_op {
     dp_cpu_op common;
-    dp_dnnl_conv *conv;    /* NULL where our own Winograd is used */
-    dp_winograd winograd;  /* which transforms the weights at each call: packed_bytes is 0 */
+    dp_dnnl_conv *conv; /* NULL where our own Winograd is used */
+    dp_winograd winograd;
     int given_tag, in_tag; /* how the input comes and how the primitives want it */
     dp_thin_conv thin;
     bool use_thin;
     bool training, weights_wanted;
     /* Offsets into workspace: the scratch of oneDNN or thin_conv is first. */
-    size_t in_copy, in_gradient_copy, weights_copy, bias_copy;
+    size_t in_copy, in_gradient_copy, bias_copy;
     bool keep_in_copy; /* the re-ordered input is in saved, for backward */
 } conv_op;
 
@@ -46,12 +46,6 @@ enum { FEW_CHANNELS = 4 };
 
 /* ---- what the operation does ---- */
 
-static dp_status conv_prepare(dp_op *op, const dp_op_args *args, dp_error *err)
-{
-    conv_op *c = op->state;
-    return dp_dnnl_conv_pack(c->conv, args->param[0], args->packed, err);
-}
-
 /* The input in the primitives' order: as it is, or a copy that forward makes. */
 static void *copied_input(const conv_op *c, const dp_op_args *args)
 {
@@ -71,7 +65,7 @@ static dp_status conv_forward(dp_op *op, const dp_op_args *args, dp_error *err)
     }
     const float *bias = op->desc.params > 1 ? args->param[1] : NULL;
     if (c->conv)
-        return dp_dnnl_conv_forward(c->conv, in, args->packed, bias, args->out, args->workspace, err);
+        return dp_dnnl_conv_forward(c->conv, in, args->param[0], bias, args->out, args->workspace, err);
     dp_winograd_forward(threads, &c->winograd, in, args->param[0], bias, op->desc.relu, args->out,
                         args->workspace);
     return DP_OK;
@@ -83,8 +77,8 @@ static dp_status input_gradient(dp_op *op, const dp_op_args *args, dp_error *err
     bool same = c->given_tag == c->in_tag;
     void *target = same ? args->in_gradient[0] : (char *)args->workspace + c->in_gradient_copy;
     if (c->conv)
-        DP_TRY(dp_dnnl_conv_backward_data(c->conv, args->out_gradient, args->packed, target, args->workspace,
-                                          err));
+        DP_TRY(dp_dnnl_conv_backward_data(c->conv, args->out_gradient, args->param[0], target,
+                                          args->workspace, err));
     else
         dp_winograd_backward_data(c->common.device->threads, &c->winograd, args->out_gradient, args->param[0],
                                   target, args->workspace);
@@ -122,12 +116,9 @@ static dp_status conv_backward(dp_op *op, const dp_op_args *args, dp_error *err)
                                          workspace);
         return DP_OK;
     }
-    float *dw_target = dw && !args->accumulate ? dw : (float *)(workspace + c->weights_copy);
     float *db_target = db && !args->accumulate ? db : (float *)(workspace + c->bias_copy);
-    DP_TRY(
-        dp_dnnl_conv_backward_weights(c->conv, in, args->out_gradient, dw_target, db_target, workspace, err));
-    if (dw && args->accumulate)
-        dp_cpu_store((int64_t)(c->common.param_bytes[0] / sizeof(float)), dw_target, dw, true);
+    DP_TRY(dp_dnnl_conv_backward_weights(c->conv, in, args->out_gradient, dw, args->accumulate, db_target,
+                                         workspace, err));
     if (db && args->accumulate)
         dp_cpu_store((int64_t)(c->common.param_bytes[1] / sizeof(float)), db_target, db, true);
     return DP_OK;
@@ -208,7 +199,7 @@ static bool own_winograd_fits(conv_op *c, const dp_dnnl_conv_config *config, lay
  * kernels on AVX-512, blocked by 16. Our own comes before everything else that it has for a blocked order,
  * but where it has nothing for that order, neither have we: the machine's vectors have another length. */
 static dp_status try_pair(conv_op *c, dp_cpu_device *device, dp_dnnl_conv_config *config, layout_pair pair,
-                          bool reference, dp_dnnl_conv_sizes *sizes, bool *found, dp_error *err)
+                          bool reference, bool *found, dp_error *err)
 {
     config->in_tag = pair.in;
     config->out_tag = pair.out;
@@ -217,19 +208,16 @@ static dp_status try_pair(conv_op *c, dp_cpu_device *device, dp_dnnl_conv_config
         c->weights_wanted && !config->backward_data && pair.in == DP_CPU_PLAIN && dp_thin_conv_fits(&c->thin);
     c->in_tag = pair.in;
     config->backward_weights = c->weights_wanted && !c->use_thin;
-    DP_TRY(dp_dnnl_conv_create(device->dnnl, config, reference, &c->conv, sizes, err));
+    DP_TRY(dp_dnnl_conv_create(device->dnnl, config, reference, &c->conv, err));
     *found = c->conv != NULL;
     if (*found && !dp_dnnl_conv_is_winograd(c->conv) && own_winograd_fits(c, config, pair)) {
         dp_dnnl_conv_destroy(c->conv);
         c->conv = NULL;
-        config->backward_weights = false;
-        *sizes = (dp_dnnl_conv_sizes){.scratch = dp_winograd_workspace(&c->winograd, device->threads)};
     }
     return DP_OK;
 }
 
-static dp_status choose(conv_op *c, dp_cpu_device *device, dp_dnnl_conv_config *config,
-                        dp_dnnl_conv_sizes *sizes, dp_error *err)
+static dp_status choose(conv_op *c, dp_cpu_device *device, dp_dnnl_conv_config *config, dp_error *err)
 {
     bool few = config->in_channels <= FEW_CHANNELS;
     const layout_pair *pairs = few ? few_channels : many_channels;
@@ -237,20 +225,19 @@ static dp_status choose(conv_op *c, dp_cpu_device *device, dp_dnnl_conv_config *
     bool found = false;
     for (size_t i = 0; i < count && !found; i++)
         if (convertible(c->given_tag, pairs[i].in))
-            DP_TRY(try_pair(c, device, config, pairs[i], false, sizes, &found, err));
+            DP_TRY(try_pair(c, device, config, pairs[i], false, &found, err));
     if (!found)
-        DP_TRY(
-            try_pair(c, device, config, (layout_pair){DP_CPU_PLAIN, DP_CPU_PLAIN}, true, sizes, &found, err));
+        DP_TRY(try_pair(c, device, config, (layout_pair){DP_CPU_PLAIN, DP_CPU_PLAIN}, true, &found, err));
     if (!found)
         return dp_fail(err, DP_ERROR_DEVICE, "oneDNN has no code for this convolution");
     return DP_OK;
 }
 
-static void plan_memory(conv_op *c, const dp_dnnl_conv_config *config, const dp_dnnl_conv_sizes *sizes,
-                        dp_op *out)
+static void plan_memory(conv_op *c, const dp_dnnl_conv_config *config, int threads, dp_op *out)
 {
     size_t in_bytes = dp_cpu_layout(&out->desc.in[0], c->in_tag).bytes;
-    size_t total = dp_align64(sizes->scratch);
+    size_t total = c->conv ? dp_dnnl_conv_scratch(c->conv) : dp_winograd_workspace(&c->winograd, threads);
+    total = dp_align64(total);
     bool copied = c->given_tag != c->in_tag;
     c->keep_in_copy = copied && c->weights_wanted;
     if (c->use_thin) {
@@ -261,13 +248,9 @@ static void plan_memory(conv_op *c, const dp_dnnl_conv_config *config, const dp_
         c->in_copy = dp_cpu_reserve(&total, in_bytes);
     if (copied && config->backward_data)
         c->in_gradient_copy = dp_cpu_reserve(&total, in_bytes);
-    if (config->backward_weights) {
-        size_t taps = (size_t)(config->in_channels * config->kernel[0] * config->kernel[1]);
-        c->weights_copy = dp_cpu_reserve(&total, (size_t)config->out_channels * taps * sizeof(float));
+    if (c->conv && config->backward_weights)
         c->bias_copy = dp_cpu_reserve(&total, (size_t)config->out_channels * sizeof(float));
-    }
     out->workspace_bytes = total;
-    out->packed_bytes = sizes->packed;
     out->saved_bytes = c->keep_in_copy ? in_bytes : 0;
     out->backward_reads_input = c->weights_wanted && !copied;
     out->backward_reads_output = c->training && out->desc.relu;
@@ -277,19 +260,17 @@ dp_status dp_cpu_conv2d_create(dp_cpu_device *device, const dp_op_request *reque
 {
     conv_op *c;
     DP_TRY(dp_calloc(1, sizeof *c, "a convolution", &c, err));
-    c->common = (dp_cpu_op){
-        .prepare = conv_prepare, .forward = conv_forward, .backward = conv_backward, .destroy = conv_destroy};
+    c->common = (dp_cpu_op){.forward = conv_forward, .backward = conv_backward, .destroy = conv_destroy};
     c->given_tag = request->in[0].tag;
     c->training = request->training;
     c->weights_wanted = request->training && (request->param_gradient[0] || request->param_gradient[1]);
     dp_dnnl_conv_config config = configuration(request);
-    dp_dnnl_conv_sizes sizes;
-    dp_status status = choose(c, device, &config, &sizes, err);
+    dp_status status = choose(c, device, &config, err);
     if (status != DP_OK) {
         conv_destroy(&c->common);
         return status;
     }
-    plan_memory(c, &config, &sizes, out);
+    plan_memory(c, &config, device->threads, out);
     out->out = dp_cpu_layout(&request->desc->out, config.out_tag);
     out->state = c;
     return DP_OK;

@@ -16,17 +16,11 @@ typedef struct deconv_op {
     dp_dnnl_conv *conv;
     int given_tag, in_tag, out_tag; /* how x comes, how the primitives want it, how y lies */
     /* Offsets into workspace, behind oneDNN's scratch. */
-    size_t in_copy, in_gradient_copy, weights_copy;
+    size_t in_copy, in_gradient_copy;
     bool keep_in_copy; /* the re-ordered x is in saved, for backward */
 } deconv_op;
 
 /* ---- what the operation does ---- */
-
-static dp_status deconv_prepare(dp_op *op, const dp_op_args *args, dp_error *err)
-{
-    deconv_op *d = op->state;
-    return dp_dnnl_conv_pack(d->conv, args->param[0], args->packed, err);
-}
 
 /* x as the primitives want it: as it is, or a copy that forward makes. */
 static const void *wanted_input(const deconv_op *d, const dp_op_args *args)
@@ -43,7 +37,7 @@ static dp_status deconv_forward(dp_op *op, const dp_op_args *args, dp_error *err
     const void *in = wanted_input(d, args);
     if (d->given_tag != d->in_tag)
         dp_cpu_between(threads, &op->desc.in[0], d->given_tag, d->in_tag, args->in[0], (void *)in);
-    DP_TRY(dp_dnnl_conv_backward_data(d->conv, in, args->packed, args->out, args->workspace, err));
+    DP_TRY(dp_dnnl_conv_backward_data(d->conv, in, args->param[0], args->out, args->workspace, err));
     const float *bias = op->desc.params > 1 ? args->param[1] : NULL;
     if (bias || op->desc.relu)
         dp_cpu_add_bias(threads, &op->desc.out, d->out_tag, bias, op->desc.relu, args->out);
@@ -55,8 +49,8 @@ static dp_status input_gradient(dp_op *op, const dp_op_args *args, dp_error *err
     deconv_op *d = op->state;
     bool same = d->given_tag == d->in_tag;
     void *target = same ? args->in_gradient[0] : (char *)args->workspace + d->in_gradient_copy;
-    DP_TRY(
-        dp_dnnl_conv_forward(d->conv, args->out_gradient, args->packed, NULL, target, args->workspace, err));
+    DP_TRY(dp_dnnl_conv_forward(d->conv, args->out_gradient, args->param[0], NULL, target, args->workspace,
+                                err));
     if (!same)
         dp_cpu_between(d->common.device->threads, &op->desc.in[0], d->in_tag, d->given_tag, target,
                        args->in_gradient[0]);
@@ -75,12 +69,8 @@ static dp_status deconv_backward(dp_op *op, const dp_op_args *args, dp_error *er
         DP_TRY(input_gradient(op, args, err));
     if (!dw)
         return DP_OK;
-    float *target = args->accumulate ? (float *)((char *)args->workspace + d->weights_copy) : dw;
-    DP_TRY(dp_dnnl_conv_backward_weights(d->conv, args->out_gradient, wanted_input(d, args), target, NULL,
-                                         args->workspace, err));
-    if (args->accumulate)
-        dp_cpu_store((int64_t)(d->common.param_bytes[0] / sizeof(float)), target, dw, true);
-    return DP_OK;
+    return dp_dnnl_conv_backward_weights(d->conv, args->out_gradient, wanted_input(d, args), dw,
+                                         args->accumulate, NULL, args->workspace, err);
 }
 
 static void deconv_destroy(dp_cpu_op *op)
@@ -117,8 +107,7 @@ static dp_dnnl_conv_config configuration(const dp_op_request *r)
 }
 
 /* The first layout that oneDNN has fast code for and that x can be copied to, else plain. */
-static dp_status choose(deconv_op *d, dp_cpu_device *device, dp_dnnl_conv_config *config,
-                        dp_dnnl_conv_sizes *sizes, dp_error *err)
+static dp_status choose(deconv_op *d, dp_cpu_device *device, dp_dnnl_conv_config *config, dp_error *err)
 {
     static const int tags[] = {DP_CPU_BLOCKED16, DP_CPU_BLOCKED8, DP_CPU_NHWC, DP_CPU_PLAIN};
     const int count = sizeof tags / sizeof *tags;
@@ -128,30 +117,24 @@ static dp_status choose(deconv_op *d, dp_cpu_device *device, dp_dnnl_conv_config
         if (tag != d->given_tag && tag != DP_CPU_PLAIN && d->given_tag != DP_CPU_PLAIN)
             continue;
         config->in_tag = config->out_tag = d->in_tag = d->out_tag = tag;
-        DP_TRY(dp_dnnl_conv_create(device->dnnl, config, last, &d->conv, sizes, err));
+        DP_TRY(dp_dnnl_conv_create(device->dnnl, config, last, &d->conv, err));
     }
     if (!d->conv)
         return dp_fail(err, DP_ERROR_DEVICE, "oneDNN has no code for this deconvolution");
     return DP_OK;
 }
 
-static void plan_memory(deconv_op *d, const dp_dnnl_conv_config *config, const dp_dnnl_conv_sizes *sizes,
-                        dp_op *out)
+static void plan_memory(deconv_op *d, const dp_dnnl_conv_config *config, dp_op *out)
 {
     size_t in_bytes = dp_cpu_layout(&out->desc.in[0], d->in_tag).bytes;
-    size_t total = dp_align64(sizes->scratch);
+    size_t total = dp_align64(dp_dnnl_conv_scratch(d->conv));
     bool copied = d->given_tag != d->in_tag;
     d->keep_in_copy = copied && config->backward_weights;
     if (copied && !d->keep_in_copy)
         d->in_copy = dp_cpu_reserve(&total, in_bytes);
     if (copied && config->forward)
         d->in_gradient_copy = dp_cpu_reserve(&total, in_bytes);
-    if (config->backward_weights) {
-        size_t taps = (size_t)(config->in_channels * config->kernel[0] * config->kernel[1]);
-        d->weights_copy = dp_cpu_reserve(&total, (size_t)config->out_channels * taps * sizeof(float));
-    }
     out->workspace_bytes = total;
-    out->packed_bytes = sizes->packed;
     out->saved_bytes = d->keep_in_copy ? in_bytes : 0;
     out->backward_reads_input = config->backward_weights && !copied;
 }
@@ -161,19 +144,16 @@ dp_status dp_cpu_deconv2d_create(dp_cpu_device *device, const dp_op_request *req
 {
     deconv_op *d;
     DP_TRY(dp_calloc(1, sizeof *d, "a deconvolution", &d, err));
-    d->common = (dp_cpu_op){.prepare = deconv_prepare,
-                            .forward = deconv_forward,
-                            .backward = deconv_backward,
-                            .destroy = deconv_destroy};
+    d->common =
+        (dp_cpu_op){.forward = deconv_forward, .backward = deconv_backward, .destroy = deconv_destroy};
     d->given_tag = request->in[0].tag;
     dp_dnnl_conv_config config = configuration(request);
-    dp_dnnl_conv_sizes sizes;
-    dp_status status = choose(d, device, &config, &sizes, err);
+    dp_status status = choose(d, device, &config, err);
     if (status != DP_OK) {
         deconv_destroy(&d->common);
         return status;
     }
-    plan_memory(d, &config, &sizes, out);
+    plan_memory(d, &config, out);
     out->backward_reads_output = request->training && request->desc->relu;
     out->out = dp_cpu_layout(&request->desc->out, d->out_tag);
     out->state = d;

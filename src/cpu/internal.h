@@ -16,9 +16,8 @@ typedef struct dp_cpu_device {
     dp_dnnl *dnnl;
 } dp_cpu_device;
 
-/* dp_op.state starts with this. Every op fills the functions it has; prepare may be NULL. */
+/* dp_op.state starts with this. Every op fills all functions. */
 typedef struct dp_cpu_op {
-    dp_status (*prepare)(dp_op *op, const dp_op_args *args, dp_error *err);
     dp_status (*forward)(dp_op *op, const dp_op_args *args, dp_error *err);
     dp_status (*backward)(dp_op *op, const dp_op_args *args, dp_error *err);
     void (*destroy)(struct dp_cpu_op *op); /* frees the op itself */

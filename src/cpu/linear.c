@@ -3,7 +3,7 @@
  * Rows that are a multiple of 2 KiB long fall on the same few sets of the first cache, which makes products
  * that walk down a column of such a matrix 1.5 to 2 times slower (512 -> 512, batch 64, AVX2: 62 instead of
  * 94 GFLOP/s for the input's gradient, 54 instead of 87 for the weight's). Such matrices are copied to rows
- * that are one cache line longer: the weights once per step (op_prepare), the rest inside backward. */
+ * that are one cache line longer inside backward. */
 #include <string.h>
 
 #include "base/memory.h"
@@ -15,8 +15,7 @@ enum { GRAIN = 64, PAD = 16, SMALLEST_PADDED = 512, SMALLEST_PADDED_BATCH = 32 }
 typedef struct linear_op {
     dp_cpu_op common;
     int64_t batch, in, out;
-    int64_t packed_row;    /* row length of W in packed; 0: not packed */
-    int64_t x_row, dy_row; /* row lengths of the copies that backward makes; 0: no copy */
+    int64_t w_row, x_row, dy_row; /* row lengths of the copies that backward makes; 0: no copy */
 } linear_op;
 
 static bool row_collides(int64_t length)
@@ -44,15 +43,6 @@ static void lengthen(int threads, int64_t count, int64_t length, const float *so
 {
     rows v = {source, target, length, target_row};
     dp_cpu_for(threads, count, 8, lengthen_range, &v);
-}
-
-static dp_status linear_prepare(dp_op *op, const dp_op_args *args, dp_error *err)
-{
-    (void)err;
-    linear_op *l = op->state;
-    if (l->packed_row)
-        lengthen(l->common.device->threads, l->out, l->in, args->param[0], l->packed_row, args->packed);
-    return DP_OK;
 }
 
 /* ---- forward ---- */
@@ -88,9 +78,8 @@ DP_CLONES static void finish_range(const void *context, int64_t begin, int64_t e
 static dp_status linear_forward(dp_op *op, const dp_op_args *args, dp_error *err)
 {
     linear_op *l = op->state;
-    const float *w = l->packed_row ? args->packed : args->param[0];
-    DP_TRY(dp_dnnl_sgemm(false, true, l->batch, l->out, l->in, args->in[0], l->in, w,
-                         l->packed_row ? l->packed_row : l->in, 0, args->out, l->out, err));
+    DP_TRY(dp_dnnl_sgemm(false, true, l->batch, l->out, l->in, args->in[0], l->in, args->param[0], l->in, 0,
+                         args->out, l->out, err));
     finish v = {op->desc.params > 1 ? args->param[1] : NULL, args->out, l->out, op->desc.relu};
     if (v.bias || v.relu)
         dp_cpu_for(l->common.device->threads, l->batch, 8, finish_range, &v);
@@ -130,7 +119,9 @@ static dp_status linear_backward(dp_op *op, const dp_op_args *args, dp_error *er
 {
     linear_op *l = op->state;
     int threads = l->common.device->threads;
-    float *dy_copy = l->dy_row ? args->workspace : NULL;
+    /* The copy of dY, then one of the weights or, when these have been used, of X. */
+    float *dy_copy = l->dy_row ? args->workspace : NULL, *second = args->workspace;
+    second += l->batch * l->dy_row;
     float *dw = args->param_gradient[0], *db = args->param_gradient[1];
     if (db && !args->accumulate)
         memset(db, 0, (size_t)l->out * sizeof(float));
@@ -146,18 +137,21 @@ static dp_status linear_backward(dp_op *op, const dp_op_args *args, dp_error *er
     const float *dy = pass.copy ? pass.copy : args->out_gradient;
     int64_t dy_row = pass.copy ? l->dy_row : l->out;
     if (args->in_gradient[0]) {
-        const float *w = l->packed_row ? args->packed : args->param[0];
+        const float *w = args->param[0];
+        if (l->w_row) {
+            lengthen(threads, l->out, l->in, w, l->w_row, second);
+            w = second;
+        }
         DP_TRY(dp_dnnl_sgemm(false, false, l->batch, l->in, l->out, dy, dy_row, w,
-                             l->packed_row ? l->packed_row : l->in, 0, args->in_gradient[0], l->in, err));
+                             l->w_row ? l->w_row : l->in, 0, args->in_gradient[0], l->in, err));
     }
     if (!dw)
         return DP_OK;
     const float *x = args->in[0];
     int64_t x_row = l->in;
     if (l->x_row) {
-        float *copy = (float *)args->workspace + (dy_copy ? l->batch * l->dy_row : 0);
-        lengthen(threads, l->batch, l->in, x, l->x_row, copy);
-        x = copy;
+        lengthen(threads, l->batch, l->in, x, l->x_row, second);
+        x = second;
         x_row = l->x_row;
     }
     return dp_dnnl_sgemm(true, false, l->out, l->in, l->batch, dy, dy_row, x, x_row,
@@ -169,22 +163,21 @@ dp_status dp_cpu_linear_create(dp_cpu_device *device, const dp_op_request *reque
     (void)device;
     linear_op *l;
     DP_TRY(dp_calloc(1, sizeof *l, "a linear operation", &l, err));
-    l->common = (dp_cpu_op){.prepare = linear_prepare,
-                            .forward = linear_forward,
-                            .backward = linear_backward,
-                            .destroy = dp_cpu_op_free};
+    l->common =
+        (dp_cpu_op){.forward = linear_forward, .backward = linear_backward, .destroy = dp_cpu_op_free};
     l->batch = request->desc->in[0].dim[0];
     l->in = dp_shape_sample_elements(&request->desc->in[0]);
     l->out = dp_shape_sample_elements(&request->desc->out);
     bool large_batch = l->batch >= SMALLEST_PADDED_BATCH;
     if (request->training && request->input_gradient[0] && large_batch && row_collides(l->in))
-        l->packed_row = l->in + PAD;
+        l->w_row = l->in + PAD;
     if (request->training && request->param_gradient[0] && large_batch) {
         l->dy_row = row_collides(l->out) ? l->out + PAD : 0;
         l->x_row = row_collides(l->in) ? l->in + PAD : 0;
     }
-    out->packed_bytes = (size_t)(l->packed_row * l->out) * sizeof(float);
-    out->workspace_bytes = (size_t)(l->batch * (l->dy_row + l->x_row)) * sizeof(float);
+    int64_t w_copy = l->out * l->w_row, x_copy = l->batch * l->x_row;
+    int64_t floats = l->batch * l->dy_row + (w_copy > x_copy ? w_copy : x_copy);
+    out->workspace_bytes = (size_t)floats * sizeof(float);
     out->backward_reads_input = request->training && request->param_gradient[0];
     out->backward_reads_output = request->training && request->desc->relu;
     out->state = l;

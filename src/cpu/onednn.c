@@ -74,6 +74,12 @@ dp_status dp_dnnl_sgemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n
 enum { FORWARD, BACKWARD_DATA, BACKWARD_WEIGHTS, DIRECTIONS };
 enum { IN, WEIGHTS, BIAS, OUT, SCRATCH, TENSORS };
 
+/* A copy of weights between the plain order and another. */
+typedef struct reordering {
+    dnnl_primitive_t primitive;
+    dnnl_memory_t from, to;
+} reordering;
+
 /* One primitive with its tensors, whose memory is set at each call. */
 typedef struct direction {
     dnnl_primitive_desc_t desc;
@@ -81,22 +87,16 @@ typedef struct direction {
     dnnl_memory_desc_t weights; /* the order that it wants */
     size_t weights_bytes, scratch_bytes;
     dnnl_memory_t tensor[TENSORS];
+    reordering reordering; /* of the weights to its order, or of their gradient from it */
+    bool reorders;         /* else its order is the plain one */
 } direction;
-
-/* A copy of weights between the plain order and another. */
-typedef struct reordering {
-    dnnl_primitive_t primitive;
-    dnnl_memory_t from, to;
-} reordering;
 
 struct dp_dnnl_conv {
     dp_dnnl *dnnl;
     dp_dnnl_conv_config config;
     dnnl_memory_desc_t in, plain_weights, any_weights, bias, out;
     direction directions[DIRECTIONS];
-    reordering pack_forward, pack_backward, unpack_gradient; /* primitive NULL: not needed */
-    size_t backward_offset;                                  /* of the weights for BACKWARD_DATA in packed */
-    size_t gradient_offset; /* of the re-ordered weight gradient in scratch */
+    reordering sum; /* of a weight gradient from the order of its primitive, added to what is there */
 };
 
 static dnnl_format_tag_t format_tag(int tag)
@@ -263,56 +263,74 @@ static dp_status finish_direction(dp_dnnl_conv *conv, int which, dp_error *err)
     return DP_OK;
 }
 
+static dnnl_status_t make_sum(dnnl_primitive_attr_t *out)
+{
+    dnnl_status_t status = dnnl_primitive_attr_create(out);
+    if (status != dnnl_success)
+        return status;
+    dnnl_post_ops_t post;
+    status = dnnl_post_ops_create(&post);
+    if (status != dnnl_success)
+        return status;
+    status = dnnl_post_ops_append_sum(post, 1.0f);
+    if (status == dnnl_success)
+        status = dnnl_primitive_attr_set_post_ops(*out, post);
+    dnnl_post_ops_destroy(post);
+    return status;
+}
+
+/* sum: added to what is there. */
 static dp_status make_reordering(dp_dnnl_conv *conv, const dnnl_memory_desc_t *from,
-                                 const dnnl_memory_desc_t *to, reordering *out, dp_error *err)
+                                 const dnnl_memory_desc_t *to, bool sum, reordering *out, dp_error *err)
 {
     dnnl_engine_t engine = conv->dnnl->engine;
-    dnnl_primitive_desc_t desc;
-    DNNL_TRY(dnnl_reorder_primitive_desc_create(&desc, from, engine, to, engine, NULL),
-             "planning a re-ordering");
-    dnnl_status_t status = dnnl_primitive_create(&out->primitive, desc);
+    dnnl_primitive_attr_t attributes = NULL;
+    dnnl_primitive_desc_t desc = NULL;
+    dnnl_status_t status = sum ? make_sum(&attributes) : dnnl_success;
+    if (status == dnnl_success)
+        status = dnnl_reorder_primitive_desc_create(&desc, from, engine, to, engine, attributes);
+    if (attributes)
+        dnnl_primitive_attr_destroy(attributes);
+    DNNL_TRY(status, "planning a re-ordering");
+    status = dnnl_primitive_create(&out->primitive, desc);
     dnnl_primitive_desc_destroy(desc);
     DNNL_TRY(status, "making a re-ordering");
     DP_TRY(make_memory(conv, from, &out->from, err));
     return make_memory(conv, to, &out->to, err);
 }
 
-/* The primitives exist: plans where the weights go. */
-static dp_status plan_weights(dp_dnnl_conv *conv, dp_dnnl_conv_sizes *sizes, dp_error *err)
+/* The primitives exist: plans how the weights get to them. */
+static dp_status plan_weights(dp_dnnl_conv *conv, dp_error *err)
 {
-    direction *forward = &conv->directions[FORWARD], *data = &conv->directions[BACKWARD_DATA];
-    direction *gradient = &conv->directions[BACKWARD_WEIGHTS];
-    *sizes = (dp_dnnl_conv_sizes){0};
-    if (forward->primitive) {
-        DP_TRY(make_reordering(conv, &conv->plain_weights, &forward->weights, &conv->pack_forward, err));
-        sizes->packed = dp_align64(forward->weights_bytes);
-        sizes->scratch = forward->scratch_bytes;
-    }
-    if (data->primitive) {
-        if (!forward->primitive || !dnnl_memory_desc_equal(&data->weights, &forward->weights)) {
-            DP_TRY(make_reordering(conv, &conv->plain_weights, &data->weights, &conv->pack_backward, err));
-            conv->backward_offset = sizes->packed;
-            sizes->packed += dp_align64(data->weights_bytes);
-        }
-        if (data->scratch_bytes > sizes->scratch)
-            sizes->scratch = data->scratch_bytes;
-    }
-    if (gradient->primitive) {
-        size_t need = dp_align64(gradient->scratch_bytes);
-        if (!dnnl_memory_desc_equal(&gradient->weights, &conv->plain_weights)) {
-            DP_TRY(
-                make_reordering(conv, &gradient->weights, &conv->plain_weights, &conv->unpack_gradient, err));
-            conv->gradient_offset = need;
-            need += dp_align64(gradient->weights_bytes);
-        }
-        if (need > sizes->scratch)
-            sizes->scratch = need;
+    const dnnl_memory_desc_t *plain = &conv->plain_weights;
+    for (int i = 0; i < DIRECTIONS; i++) {
+        direction *d = &conv->directions[i];
+        d->reorders = d->primitive && !dnnl_memory_desc_equal(&d->weights, plain);
+        if (!d->reorders)
+            continue;
+        bool back = i == BACKWARD_WEIGHTS;
+        DP_TRY(make_reordering(conv, back ? &d->weights : plain, back ? plain : &d->weights, false,
+                               &d->reordering, err));
+        if (back)
+            DP_TRY(make_reordering(conv, &d->weights, plain, true, &conv->sum, err));
     }
     return DP_OK;
 }
 
-static dp_status build(dp_dnnl_conv *conv, bool reference, bool *offered, dp_dnnl_conv_sizes *sizes,
-                       dp_error *err)
+size_t dp_dnnl_conv_scratch(const dp_dnnl_conv *conv)
+{
+    size_t most = 0;
+    for (int i = 0; i < DIRECTIONS; i++) {
+        const direction *d = &conv->directions[i];
+        /* A gradient that is to be added needs room of its own, whatever its order. */
+        bool copy = d->reorders || (d->primitive && i == BACKWARD_WEIGHTS);
+        size_t need = dp_align64(d->scratch_bytes) + (copy ? dp_align64(d->weights_bytes) : 0);
+        most = need > most ? need : most;
+    }
+    return most;
+}
+
+static dp_status build(dp_dnnl_conv *conv, bool reference, bool *offered, dp_error *err)
 {
     const dp_dnnl_conv_config *c = &conv->config;
     bool wanted[DIRECTIONS] = {c->forward, c->backward_data, c->backward_weights};
@@ -328,7 +346,7 @@ static dp_status build(dp_dnnl_conv *conv, bool reference, bool *offered, dp_dnn
     for (int i = 0; i < DIRECTIONS; i++)
         if (wanted[i])
             DP_TRY(finish_direction(conv, i, err));
-    DP_TRY(plan_weights(conv, sizes, err));
+    DP_TRY(plan_weights(conv, err));
     *offered = true;
     return DP_OK;
 }
@@ -343,7 +361,7 @@ static bool unsound(const dp_dnnl_conv_config *c)
 }
 
 dp_status dp_dnnl_conv_create(dp_dnnl *dnnl, const dp_dnnl_conv_config *config, bool reference,
-                              dp_dnnl_conv **out, dp_dnnl_conv_sizes *sizes, dp_error *err)
+                              dp_dnnl_conv **out, dp_error *err)
 {
     *out = NULL;
     if (unsound(config))
@@ -353,7 +371,7 @@ dp_status dp_dnnl_conv_create(dp_dnnl *dnnl, const dp_dnnl_conv_config *config, 
     conv->dnnl = dnnl;
     conv->config = *config;
     bool offered;
-    dp_status status = build(conv, reference, &offered, sizes, err);
+    dp_status status = build(conv, reference, &offered, err);
     if (status != DP_OK || !offered) {
         dp_dnnl_conv_destroy(conv);
         return status;
@@ -393,10 +411,9 @@ void dp_dnnl_conv_destroy(dp_dnnl_conv *conv)
             dnnl_primitive_destroy(d->primitive);
         if (d->desc)
             dnnl_primitive_desc_destroy(d->desc);
+        destroy_reordering(&d->reordering);
     }
-    destroy_reordering(&conv->pack_forward);
-    destroy_reordering(&conv->pack_backward);
-    destroy_reordering(&conv->unpack_gradient);
+    destroy_reordering(&conv->sum);
     dp_free(conv);
 }
 
@@ -414,15 +431,6 @@ static dp_status reorder(dp_dnnl_conv *conv, reordering *r, const void *from, vo
     dnnl_exec_arg_t args[] = {{DNNL_ARG_FROM, r->from}, {DNNL_ARG_TO, r->to}};
     DNNL_TRY(dnnl_primitive_execute(r->primitive, conv->dnnl->stream, 2, args), "a re-ordering");
     return DP_OK;
-}
-
-dp_status dp_dnnl_conv_pack(dp_dnnl_conv *conv, const float *weights, void *packed, dp_error *err)
-{
-    if (conv->pack_forward.primitive)
-        DP_TRY(reorder(conv, &conv->pack_forward, weights, packed, err));
-    if (!conv->pack_backward.primitive)
-        return DP_OK;
-    return reorder(conv, &conv->pack_backward, weights, (char *)packed + conv->backward_offset, err);
 }
 
 /* The pointers of one call, in the order of `tensor`. */
@@ -446,27 +454,49 @@ static dp_status execute(dp_dnnl_conv *conv, int which, const void *const data[T
     return DP_OK;
 }
 
-dp_status dp_dnnl_conv_forward(dp_dnnl_conv *conv, const void *in, const void *packed, const float *bias,
-                               void *out, void *scratch, dp_error *err)
+/* The weights in the order of a direction: as they are, or copied behind its scratch memory. */
+static dp_status order_weights(dp_dnnl_conv *conv, int which, const float *weights, void *scratch,
+                               const void **out, dp_error *err)
 {
-    return execute(conv, FORWARD, (const void *[TENSORS]){in, packed, bias, out, scratch}, err);
+    direction *d = &conv->directions[which];
+    *out = weights;
+    if (!d->reorders)
+        return DP_OK;
+    void *copy = (char *)scratch + dp_align64(d->scratch_bytes);
+    *out = copy;
+    return reorder(conv, &d->reordering, weights, copy, err);
 }
 
-dp_status dp_dnnl_conv_backward_data(dp_dnnl_conv *conv, const void *out_gradient, const void *packed,
+dp_status dp_dnnl_conv_forward(dp_dnnl_conv *conv, const void *in, const float *weights, const float *bias,
+                               void *out, void *scratch, dp_error *err)
+{
+    const void *ordered;
+    DP_TRY(order_weights(conv, FORWARD, weights, scratch, &ordered, err));
+    return execute(conv, FORWARD, (const void *[TENSORS]){in, ordered, bias, out, scratch}, err);
+}
+
+dp_status dp_dnnl_conv_backward_data(dp_dnnl_conv *conv, const void *out_gradient, const float *weights,
                                      void *in_gradient, void *scratch, dp_error *err)
 {
-    const void *weights = (const char *)packed + conv->backward_offset;
+    const void *ordered;
+    DP_TRY(order_weights(conv, BACKWARD_DATA, weights, scratch, &ordered, err));
     return execute(conv, BACKWARD_DATA,
-                   (const void *[TENSORS]){in_gradient, weights, NULL, out_gradient, scratch}, err);
+                   (const void *[TENSORS]){in_gradient, ordered, NULL, out_gradient, scratch}, err);
 }
 
 dp_status dp_dnnl_conv_backward_weights(dp_dnnl_conv *conv, const void *in, const void *out_gradient,
-                                        float *weights_gradient, float *bias_gradient, void *scratch,
-                                        dp_error *err)
+                                        float *weights_gradient, bool accumulate, float *bias_gradient,
+                                        void *scratch, dp_error *err)
 {
-    bool other_order = conv->unpack_gradient.primitive != NULL;
-    void *target = other_order ? (char *)scratch + conv->gradient_offset : (void *)weights_gradient;
+    direction *d = &conv->directions[BACKWARD_WEIGHTS];
+    void *copy = (char *)scratch + dp_align64(d->scratch_bytes);
+    void *target = d->reorders || accumulate || !weights_gradient ? copy : (void *)weights_gradient;
     DP_TRY(execute(conv, BACKWARD_WEIGHTS,
                    (const void *[TENSORS]){in, target, bias_gradient, out_gradient, scratch}, err));
-    return other_order ? reorder(conv, &conv->unpack_gradient, target, weights_gradient, err) : DP_OK;
+    if (target == weights_gradient || !weights_gradient)
+        return DP_OK;
+    if (d->reorders)
+        return reorder(conv, accumulate ? &conv->sum : &d->reordering, copy, weights_gradient, err);
+    dp_cpu_store((int64_t)(d->weights_bytes / sizeof(float)), copy, weights_gradient, true);
+    return DP_OK;
 }

@@ -31,29 +31,29 @@ typedef struct dp_dnnl_conv_config {
     bool forward, backward_data, backward_weights; /* which will be called */
 } dp_dnnl_conv_config;
 
-typedef struct dp_dnnl_conv_sizes {
-    size_t packed;  /* weights in the orders that forward and backward want */
-    size_t scratch; /* of any one call */
-} dp_dnnl_conv_sizes;
-
 /* Makes the primitives of a convolution. Where the library would run one of them by its slow reference code,
  * *out is NULL with DP_OK, unless `reference` is set. */
 dp_status dp_dnnl_conv_create(dp_dnnl *dnnl, const dp_dnnl_conv_config *config, bool reference,
-                              dp_dnnl_conv **out, dp_dnnl_conv_sizes *sizes, dp_error *err);
+                              dp_dnnl_conv **out, dp_error *err);
 void dp_dnnl_conv_destroy(dp_dnnl_conv *conv); /* NULL is fine */
 
 /* Whether all of its primitives are the library's Winograd. */
 bool dp_dnnl_conv_is_winograd(const dp_dnnl_conv *conv);
 
-/* weights: plain [O, C, KH, KW]. packed: sizes.packed bytes. */
-dp_status dp_dnnl_conv_pack(dp_dnnl_conv *conv, const float *weights, void *packed, dp_error *err);
-dp_status dp_dnnl_conv_forward(dp_dnnl_conv *conv, const void *in, const void *packed, const float *bias,
+/* Bytes of scratch memory for any one call: the library's own, and a copy of the weights (or of their
+ * gradient) in the order that it wants, which each call makes anew. Kept from call to call, those copies
+ * would be a second and a third set of all weights; made, they cost a pass over them. */
+size_t dp_dnnl_conv_scratch(const dp_dnnl_conv *conv);
+
+/* weights: plain [O, C, KH, KW]. */
+dp_status dp_dnnl_conv_forward(dp_dnnl_conv *conv, const void *in, const float *weights, const float *bias,
                                void *out, void *scratch, dp_error *err);
-dp_status dp_dnnl_conv_backward_data(dp_dnnl_conv *conv, const void *out_gradient, const void *packed,
+dp_status dp_dnnl_conv_backward_data(dp_dnnl_conv *conv, const void *out_gradient, const float *weights,
                                      void *in_gradient, void *scratch, dp_error *err);
-/* weights_gradient: plain, overwritten. bias_gradient: [O], overwritten (not touched without bias). */
+/* weights_gradient: plain, overwritten or, with accumulate, added to. bias_gradient: [O], overwritten (not
+ * touched without bias). */
 dp_status dp_dnnl_conv_backward_weights(dp_dnnl_conv *conv, const void *in, const void *out_gradient,
-                                        float *weights_gradient, float *bias_gradient, void *scratch,
-                                        dp_error *err);
+                                        float *weights_gradient, bool accumulate, float *bias_gradient,
+                                        void *scratch, dp_error *err);
 
 #endif

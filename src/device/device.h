@@ -46,7 +46,7 @@ typedef enum dp_purpose {
     DP_MEM_GATHERED_OUTPUTS,
     DP_MEM_LOSS,
     DP_MEM_STAGING,
-    DP_MEM_WORKSPACE, /* scratch of the operations and weights in the layout that they want */
+    DP_MEM_WORKSPACE, /* scratch of the operations, shared by all */
     DP_MEM_PURPOSES
 } dp_purpose;
 
@@ -178,10 +178,9 @@ typedef struct dp_op_random {
 struct dp_op {
     const dp_backend *backend;
     dp_op_desc desc;
-    dp_layout out;          /* how the output (and its gradient) lies */
-    size_t workspace_bytes; /* scratch, meaningless between calls */
-    size_t saved_bytes;     /* written by forward, read by backward */
-    size_t packed_bytes; /* weights in the order that the op wants: written by prepare, read until the next */
+    dp_layout out;             /* how the output (and its gradient) lies */
+    size_t workspace_bytes;    /* scratch, meaningless between calls */
+    size_t saved_bytes;        /* written by forward, read by backward */
     bool backward_reads_input; /* backward needs in[0]; else its memory may be reused after forward */
     bool backward_reads_output;
     /* After backward, in_gradient[i] is what out_gradient then holds (an addition's share, masked in place by
@@ -206,7 +205,7 @@ typedef struct dp_op_args {
     float *buffer[DP_OP_MAX_BUFFERS]; /* training: NULL where the running values are not kept (all replicas
                                          but the primary's) */
     const dp_op_random *random;       /* training with dropout; backward gets what forward got */
-    void *workspace, *saved, *packed;
+    void *workspace, *saved;
 } dp_op_args;
 
 /* ---- losses
@@ -313,10 +312,6 @@ typedef struct dp_backend_functions {
 
     dp_status (*op_create)(dp_device *device, const dp_op_request *request, dp_op *out, dp_error *err);
     void (*op_destroy)(dp_device *device, dp_op *op);
-    /* Lays the parameters out as the op wants them (packed_bytes > 0 only). To be called after they changed.
-     */
-    dp_status (*op_prepare)(dp_device *device, dp_op *op, void *stream, const dp_op_args *args,
-                            dp_error *err);
     dp_status (*op_forward)(dp_device *device, dp_op *op, void *stream, const dp_op_args *args,
                             dp_error *err);
     dp_status (*op_backward)(dp_device *device, dp_op *op, void *stream, const dp_op_args *args,

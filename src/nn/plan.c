@@ -61,8 +61,6 @@ static dp_status create_op(dp_plan *plan, int i, const dp_plan_options *options,
     out->layout = step->op.out;
     if (step->op.workspace_bytes > plan->workspace_bytes)
         plan->workspace_bytes = step->op.workspace_bytes;
-    step->packed_offset = plan->packed_bytes;
-    plan->packed_bytes += (step->op.packed_bytes + 63) / 64 * 64;
     return DP_OK;
 }
 
@@ -240,7 +238,6 @@ void dp_plan_bind(dp_plan *plan, const dp_plan_memory *memory)
         bind_inputs(plan, step, memory);
         a->saved = place(plan, memory, step->saved_block);
         a->workspace = memory->workspace;
-        a->packed = (char *)memory->packed + step->packed_offset;
         a->random = memory->random;
         for (int p = 0; p < node->params; p++) {
             a->param[p] = memory->parameters + memory->offset[node->param[p]];
@@ -255,14 +252,6 @@ void dp_plan_bind(dp_plan *plan, const dp_plan_memory *memory)
     const dp_plan_value *out = stored(plan, plan->model->result);
     plan->output = out->data;
     plan->output_gradient = out->gradient;
-}
-
-dp_status dp_plan_prepare(dp_plan *plan, int step, dp_stream *stream, dp_error *err)
-{
-    dp_plan_step *s = &plan->steps[step];
-    if (s->alias || s->op.packed_bytes == 0)
-        return DP_OK;
-    return s->op.backend->call->op_prepare(plan->device, &s->op, stream->handle, &s->args, err);
 }
 
 /* The arguments of a step with the batch's input filled in where the step reads it. */

@@ -36,7 +36,6 @@ typedef struct dp_plan_step {
         size_t bytes;
     } flow[DP_OP_MAX_INPUTS];
     int saved_block;
-    size_t packed_offset;
     dp_op_args args; /* everything but the input of the first step and the batch's gradients is set by
                         dp_plan_bind */
 } dp_plan_step;
@@ -51,7 +50,7 @@ typedef struct dp_plan {
     dp_plan_value *values; /* by dp_value */
     struct dp_block *blocks;
     int block_count;
-    size_t activation_bytes, workspace_bytes, packed_bytes; /* what it wants of the device */
+    size_t activation_bytes, workspace_bytes; /* what it wants of the device */
     float *output,
         *output_gradient; /* plain [samples, ...]; valid after dp_plan_bind; gradient: training only */
 } dp_plan;
@@ -59,7 +58,7 @@ typedef struct dp_plan {
 /* The memory a plan runs in. Parameters and gradients are flat arenas; offset[p] is where parameter p starts
  * in both, in elements. buffers: all float32 buffers of the model; keep_running: training moves them. */
 typedef struct dp_plan_memory {
-    void *activations, *workspace, *packed;
+    void *activations, *workspace;
     const float *parameters;
     float *gradients;
     const int64_t *offset;
@@ -82,8 +81,6 @@ void dp_plan_free(dp_plan *plan); /* NULL is fine */
 /* Points the plan at memory of at least the sizes that it wants. To be repeated when the memory moves. */
 void dp_plan_bind(dp_plan *plan, const dp_plan_memory *memory);
 
-/* Lays the weights of one step out as its operation wants them; after they changed, or another plan ran. */
-dp_status dp_plan_prepare(dp_plan *plan, int step, dp_stream *stream, dp_error *err);
 /* input: plain [samples, ...] on the device. Steps run in order 0 .. step_count - 1; output is then complete.
  */
 dp_status dp_plan_forward(dp_plan *plan, int step, const float *input, dp_stream *stream, dp_error *err);

@@ -24,8 +24,6 @@ static dp_status forward(dp_replica *r, const dp_step_job *job, dp_plan *plan, d
 {
     const dp_arena *arena = &r->engine->arena;
     const float *x = r->slots[job->batch.slot].x;
-    bool repack = r->packed_by != plan || r->packed_weights != job->weights_number ||
-                  r->packed_frozen != job->frozen_number;
     DP_TRY(dp_mark_phase(r, DP_PHASE_BROADCAST, true, err));
     if (!job->training)
         DP_TRY(dp_fetch_buffers(r, job->buffers_number, err));
@@ -34,15 +32,10 @@ static dp_status forward(dp_replica *r, const dp_step_job *job, dp_plan *plan, d
             DP_TRY(dp_use_bucket(
                 r, bucket, arena->buckets[bucket].trainable ? job->weights_number : job->frozen_number, err));
         DP_TRY(dp_mark_phase(r, DP_PHASE_FORWARD, true, err));
-        if (repack)
-            DP_TRY(dp_plan_prepare(plan, step, &r->compute, err));
         dp_span_push_op(r, step);
         DP_TRY(dp_plan_forward(plan, step, x, &r->compute, err));
         dp_span_pop_op(r);
     }
-    r->packed_by = plan;
-    r->packed_weights = job->weights_number;
-    r->packed_frozen = job->frozen_number;
     return DP_OK;
 }
 

@@ -180,11 +180,9 @@ struct dp_replica {
 
     dp_plan **plans;
     int plan_count;
-    const dp_plan *packed_by; /* whose weight layout `packed` holds, and of which weights */
-    uint64_t packed_weights, packed_frozen;
     dp_slot slots[DP_SLOTS];
     dp_buffer input_buffer[DP_SLOTS], target_buffer[DP_SLOTS];
-    dp_buffer activations, workspace, packed, gathered, loss_buffer;
+    dp_buffer activations, workspace, gathered, loss_buffer;
 
     /* Results of a step: per-sample losses and hits, on the device and on the host. */
     int64_t loss_capacity; /* samples */

@@ -101,10 +101,10 @@ dp_status dp_replica_open(dp_replica *r, const void *unused, dp_error *err)
     size_t staging = reduce_staging_bytes(r);
     if (staging)
         DP_TRY(dp_memory_alloc(r->device, DP_MEM_STAGING, staging, &r->reduce_staging, err));
-    const dp_purpose purposes[] = {DP_MEM_ACTIVATIONS, DP_MEM_WORKSPACE, DP_MEM_WORKSPACE,
-                                   DP_MEM_GATHERED_OUTPUTS, DP_MEM_LOSS};
-    dp_buffer *buffers[] = {&r->activations, &r->workspace, &r->packed, &r->gathered, &r->loss_buffer};
-    for (int i = 0; i < 5; i++)
+    const dp_purpose purposes[] = {DP_MEM_ACTIVATIONS, DP_MEM_WORKSPACE, DP_MEM_GATHERED_OUTPUTS,
+                                   DP_MEM_LOSS};
+    dp_buffer *buffers[] = {&r->activations, &r->workspace, &r->gathered, &r->loss_buffer};
+    for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
         buffers[i]->purpose = purposes[i];
     for (int s = 0; s < DP_SLOTS; s++)
         r->input_buffer[s].purpose = r->target_buffer[s].purpose = DP_MEM_INPUTS;
@@ -161,9 +161,9 @@ void dp_replica_close(dp_replica *r)
     for (int i = 0; i < r->plan_count; i++)
         dp_plan_free(r->plans[i]);
     dp_free(r->plans);
-    dp_buffer *buffers[] = {&r->activations,     &r->workspace,        &r->packed,
-                            &r->gathered,        &r->loss_buffer,      &r->input_buffer[0],
-                            &r->input_buffer[1], &r->target_buffer[0], &r->target_buffer[1]};
+    dp_buffer *buffers[] = {&r->activations,      &r->workspace,       &r->gathered,
+                            &r->loss_buffer,      &r->input_buffer[0], &r->input_buffer[1],
+                            &r->target_buffer[0], &r->target_buffer[1]};
     for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++)
         free_buffer(r, buffers[i]);
     int64_t weights = r == e->primary ? a->elements : a->used_elements;
@@ -198,7 +198,6 @@ static void bind_all(dp_replica *r)
     const dp_plan_memory memory = {
         .activations = r->activations.data,
         .workspace = r->workspace.data,
-        .packed = r->packed.data,
         .parameters = r->weights,
         .gradients = r->gradients,
         .offset = r->engine->arena.offset,
@@ -208,7 +207,6 @@ static void bind_all(dp_replica *r)
     };
     for (int i = 0; i < r->plan_count; i++)
         dp_plan_bind(r->plans[i], &memory);
-    r->packed_by = NULL;
 }
 
 static dp_status add_plan(dp_replica *r, int64_t samples, bool training, dp_error *err)
@@ -223,7 +221,6 @@ static dp_status add_plan(dp_replica *r, int64_t samples, bool training, dp_erro
     r->plans[r->plan_count++] = plan;
     DP_TRY(grow(r, &r->activations, plan->activation_bytes, err));
     DP_TRY(grow(r, &r->workspace, plan->workspace_bytes, err));
-    DP_TRY(grow(r, &r->packed, plan->packed_bytes, err));
     bind_all(r);
     return DP_OK;
 }

@@ -321,8 +321,7 @@ static dp_status create_link(chain *c, int i, const case_data *data, dp_error *e
         DP_TRY(take_filled(c, DP_MEM_BUFFERS, data->buffer[i][k], case_buffer_elements(d),
                            &link->args.buffer[k], err));
     DP_TRY(take(c, DP_MEM_WORKSPACE, link->op.workspace_bytes, &link->args.workspace, err));
-    DP_TRY(take(c, DP_MEM_ACTIVATIONS, link->op.saved_bytes, &link->args.saved, err));
-    return take(c, DP_MEM_WORKSPACE, link->op.packed_bytes, &link->args.packed, err);
+    return take(c, DP_MEM_ACTIVATIONS, link->op.saved_bytes, &link->args.saved, err);
 }
 
 static dp_status make_nan(chain *c, dp_error *err)
@@ -395,15 +394,6 @@ void chain_destroy(chain *c)
 static dp_status scribble(chain *c, void *pointer, size_t bytes, dp_error *err)
 {
     return c->options.scribble ? dp_copy(&c->stream, c->device, pointer, NULL, c->nan, bytes, err) : DP_OK;
-}
-
-dp_status chain_prepare(chain *c, int i, dp_error *err)
-{
-    chain_link *link = &c->links[i];
-    if (!link->op.packed_bytes)
-        return DP_OK;
-    DP_TRY(scribble(c, link->args.packed, link->op.packed_bytes, err));
-    return c->device->backend->call->op_prepare(c->device, &link->op, c->stream.handle, &link->args, err);
 }
 
 dp_status chain_forward(chain *c, int i, dp_error *err)
@@ -483,8 +473,6 @@ static dp_status run(chain *c, case_result *out, dp_error *err)
 {
     int length = c->description->length;
     const dp_op_desc *ops = c->description->chain;
-    for (int i = 0; i < length; i++)
-        DP_TRY(chain_prepare(c, i, err));
     for (int i = 0; i < length; i++)
         DP_TRY(chain_forward(c, i, err));
     DP_TRY(fetch(c, c->value[length], dp_shape_elements(&ops[length - 1].out), &out->out, err));

@@ -50,13 +50,12 @@ typedef struct chain_options {
 dp_status chain_create(dp_device *device, const op_case *c, const case_data *data, chain_options options,
                        chain **out, dp_error *err);
 void chain_destroy(chain *chain);
-dp_status chain_prepare(chain *chain, int link, dp_error *err);
 dp_status chain_forward(chain *chain, int link, dp_error *err);
 dp_status chain_backward(chain *chain, int link, dp_error *err);
 dp_status chain_synchronize(chain *chain, dp_error *err);
 int chain_layout(const chain *chain, int link); /* the tag of a link's output */
 
-/* All of it: prepare, forward and (in training) backward, results copied out. */
+/* All of it: forward and (in training) backward, results copied out. */
 dp_status case_run(dp_device *device, const op_case *c, const case_data *data, chain_options options,
                    case_result *out, dp_error *err);
 

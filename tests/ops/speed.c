@@ -36,14 +36,14 @@ static bool speed_of_case(dp_device *device, const op_case *c, FILE *to)
         return false;
     }
     for (int i = 0; i < c->length && good; i++) {
-        double prepare = 0, forward = 0, backward = 0;
-        good = best_time(chain, i, chain_prepare, &prepare) && best_time(chain, i, chain_forward, &forward);
+        double forward = 0, backward = 0;
+        good = best_time(chain, i, chain_forward, &forward);
         /* Backward masks its gradient in place; again and again is the same work. */
         good = good && best_time(chain, i, chain_backward, &backward);
         double flops = op_case_flops(&c->chain[i]);
         int gradients = 1 + (i > 0 || c->input_gradient);
-        fprintf(to, "%-46s %-10s layout %d  prepare %7.3f ms  forward %8.3f ms", i ? "" : c->text,
-                dp_op_kind_name(c->chain[i].kind), chain_layout(chain, i), prepare * 1e3, forward * 1e3);
+        fprintf(to, "%-46s %-10s layout %d  forward %8.3f ms", i ? "" : c->text,
+                dp_op_kind_name(c->chain[i].kind), chain_layout(chain, i), forward * 1e3);
         if (flops > 0)
             fprintf(to, " %6.1f GFLOP/s  backward %8.3f ms %6.1f GFLOP/s\n", flops / forward * 1e-9,
                     backward * 1e3, gradients * flops / backward * 1e-9);
