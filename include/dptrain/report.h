@@ -14,7 +14,7 @@ DP_BEGIN_DECLARATIONS
 
 /* Reads a run's log (`run` is the file, or a directory with a log.jsonl) and writes a page without scripts or
  * outside resources, under 1 MiB, whole or not at all. A log may end anywhere: what it lacks, the page says.
- * DP_ERROR_MISMATCH for a file that is no log, with the line. */
+ * DP_ERROR_IO for a file that is not JSON, DP_ERROR_MISMATCH for one that is no log; both name the line. */
 dp_status dp_report_write(const char *run, const char *path, dp_error *err);
 
 /* The devices of a run and how the work was dealt out; the first is the primary. */

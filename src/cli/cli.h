@@ -158,6 +158,8 @@ void cli_output_abandon(cli_output *out);
 
 /* Are these the same file, or would they be if they existed? */
 bool cli_same_file(const char *a, const char *b);
+/* Is there a file of this name, and is it JPEG or PNG by its first bytes? */
+bool cli_is_picture(const char *path);
 /* No output (--save, --log, --trace, --report) may be written over an input (--init, --data), over the other,
  * or under a name that the run uses in model_dir. */
 dp_status cli_check_files(const cli_options *o, const char *model_dir, const char *data_source,

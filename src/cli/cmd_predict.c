@@ -104,6 +104,9 @@ static dp_status set_outputs(prediction *p, dp_error *err)
     p->labels = stdout;
     if (!labels)
         return DP_OK;
+    if (path && (cli_same_file(path, o->value[OPT_INIT]) || cli_is_picture(path)))
+        return dp_fail(err, DP_ERROR_USAGE, "--output '%s' would be written over %s", path,
+                       cli_is_picture(path) ? "a picture" : "the file of --init");
     DP_TRY(cli_output_open(o, OPT_OUTPUT, "output", &p->csv, err));
     if (p->csv.file) {
         DP_TRY(cli_output_begin(&p->csv, err));

@@ -32,6 +32,33 @@ bool cli_same_file(const char *a, const char *b)
     return full_path(a, full_a) && full_path(b, full_b) && strcmp(full_a, full_b) == 0;
 }
 
+bool cli_is_picture(const char *path)
+{
+    static const unsigned char jpeg[] = {0xff, 0xd8, 0xff}, png[] = {0x89, 'P', 'N', 'G'};
+    unsigned char first[sizeof png] = {0};
+    struct stat st;
+    FILE *f = stat(path, &st) == 0 && S_ISREG(st.st_mode) ? fopen(path, "rbe") : NULL;
+    if (!f)
+        return false;
+    size_t n = fread(first, 1, sizeof first, f);
+    fclose(f);
+    return n == sizeof first &&
+           (memcmp(first, jpeg, sizeof jpeg) == 0 || memcmp(first, png, sizeof png) == 0);
+}
+
+/* Is it one of the files that idx:DIR reads? */
+static bool is_idx(const char *path, const char *data_source)
+{
+    static const char idx[] = "idx:";
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    char inside[PATH_MAX];
+    if (!data_source || strncmp(data_source, idx, sizeof idx - 1) != 0 || fnmatch("*-ubyte*", name, 0) != 0)
+        return false;
+    return snprintf(inside, sizeof inside, "%s/%s", data_source + sizeof idx - 1, name) <
+               (int)sizeof inside &&
+           cli_same_file(path, inside);
+}
+
 typedef struct named_file {
     const char *option, *path; /* path: NULL if it was not given */
 } named_file;
@@ -74,6 +101,8 @@ dp_status cli_check_files(const cli_options *o, const char *model_dir, const cha
             if (inputs[k].path && cli_same_file(out->path, inputs[k].path))
                 return dp_fail(err, DP_ERROR_USAGE, "%s '%s' would be written over the file of %s",
                                out->option, out->path, inputs[k].option);
+        if (cli_is_picture(out->path) || is_idx(out->path, data_source))
+            return dp_fail(err, DP_ERROR_USAGE, "%s '%s' would be written over data", out->option, out->path);
         if (reserved(out->path, model_dir, out->path == o->value[OPT_LOG]))
             return dp_fail(err, DP_ERROR_USAGE, "%s '%s' is a name that the run itself uses in '%s'",
                            out->option, out->path, model_dir);

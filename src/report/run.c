@@ -277,7 +277,7 @@ static dp_status read_line(const char *line, size_t size, double *batches, dp_ru
     if (!event && json_error_code(&fault) == json_error_out_of_memory)
         return dp_fail(err, DP_ERROR_MEMORY, "out of memory");
     if (!event)
-        return dp_fail(err, DP_ERROR_MISMATCH, "it is not JSON: %s", fault.text);
+        return dp_fail(err, DP_ERROR_IO, "it is not JSON: %s", fault.text);
     dp_status status = read_event(event, batches, run, err);
     json_decref(event);
     return status;

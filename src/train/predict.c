@@ -93,24 +93,37 @@ static dp_status check_stems(const dp_names *names, dp_error *err)
 }
 
 /* A mask never takes the place of a picture: it goes to another folder. */
+/* Is it one directory? parent: of a picture; leaf: "" or what stands beside it. */
+static dp_status same_folder(const char *path, const char *leaf, const struct stat *out, bool *same,
+                             dp_error *err)
+{
+    const char *slash = strrchr(path, '/');
+    int length = slash ? (int)(slash - path) + (slash == path) : 1;
+    size_t size = strlen(path) + strlen(leaf) + 3;
+    char *folder;
+    struct stat in;
+    DP_TRY(dp_calloc(size, 1, "a path", &folder, err));
+    snprintf(folder, size, "%.*s%s", length, slash ? path : ".", leaf);
+    *same = stat(folder, &in) == 0 && in.st_dev == out->st_dev && in.st_ino == out->st_ino;
+    dp_free(folder);
+    return DP_OK;
+}
+
+/* Masks are written neither over the pictures nor over the true masks that lie beside them. */
 static dp_status check_folder(const dp_names *names, const char *folder, dp_error *err)
 {
-    struct stat out, in;
+    struct stat out;
     if (stat(folder, &out) != 0)
         return DP_OK;
     for (int64_t i = 0; i < names->count; i++) {
-        const char *path = names->list[i].path, *slash = strrchr(path, '/');
-        char *parent;
-        DP_TRY(dp_strdup(slash ? path : ".", &parent, err));
-        if (slash)
-            parent[slash - path + (slash == path)] = 0;
-        bool same = stat(parent, &in) == 0 && in.st_dev == out.st_dev && in.st_ino == out.st_ino;
-        dp_free(parent);
-        if (same)
-            return dp_fail(
-                err, DP_ERROR_USAGE,
-                "'%s' is where '%s' lies: masks could be written over pictures; name another folder", folder,
-                path);
+        const char *path = names->list[i].path;
+        bool pictures, masks;
+        DP_TRY(same_folder(path, "", &out, &pictures, err));
+        DP_TRY(same_folder(path, "/../masks", &out, &masks, err));
+        if (pictures || masks)
+            return dp_fail(err, DP_ERROR_USAGE,
+                           "'%s' is where %s'%s' lies: masks could be written over %s; name another folder",
+                           folder, masks ? "the mask of " : "", path, masks ? "it" : "pictures");
     }
     return DP_OK;
 }

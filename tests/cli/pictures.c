@@ -166,6 +166,14 @@ START_TEST(masks_never_take_a_picture_s_place)
     assert_succeeds(dptrain(SMALL_UNET " --data-dir data --n-epoch 1 --batch-size 4 --valid-split 0"));
 #define PREDICT "predict --init model/model_best.safetensors "
     assert_fails(dptrain(PREDICT "--data data/images --output data/images"), 2, "name another folder");
+    assert_fails(dptrain(PREDICT "--data data/images --output data/masks"), 2,
+                 "masks could be written over it");
+    static const char *const outputs[] = {"save", "log", "trace", "report"};
+    for (int i = 0; i < 4; i++)
+        assert_fails(dptrain(SMALL_UNET " --data-dir data --%s data/%s/p00.png --model-dir other", outputs[i],
+                             i % 2 ? "masks" : "images"),
+                     2, "would be written over data");
+    ck_assert(!file_exists("other"));
     ck_assert(dp_make_directories("more", NULL) == DP_OK);
     write_pair("more/p00.png", NULL, SIDE, SIDE, 0);
     assert_fails(dptrain(PREDICT "--data data/images/p00.png more/p00.png --output found"), 2,
@@ -205,6 +213,13 @@ START_TEST(a_folder_per_class_is_learnt_and_labelled)
     ck_assert_str_eq(last_line(r->out), "validation accuracy 100.0 %");
     assert_succeeds(
         dptrain("predict --init model/model_best.safetensors --data pictures --output labels.csv"));
+    assert_fails(dptrain("predict --init model/model_best.safetensors --data pictures --output "
+                         "model/model_best.safetensors"),
+                 2, "would be written over the file of --init");
+    assert_fails(
+        dptrain("predict --init model/model_best.safetensors --data pictures --output pictures/%s/1,a.png",
+                classes[0]),
+        2, "would be written over a picture");
     r = dptrain("predict --init model/model_best.safetensors --data pictures");
     assert_succeeds(r);
     FILE *f = fopen("labels.csv", "r");

@@ -75,7 +75,11 @@ for log in *.good.jsonl; do
     rm -f page.html
 done
 for log in *.bad.jsonl; do
-    fails 2 "$log" "$log" -o page.html
+    case $log in # corrupt, or sound JSON that is no log
+    deep.* | not-json.* | utf16.* | zeros.*) code=1 ;;
+    *) code=2 ;;
+    esac
+    fails $code "$log" "$log" -o page.html
 done
 
 # ---- what cannot be read or written ----
