@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <zlib.h>
 
 #include "base/memory.h"
 
@@ -324,6 +325,27 @@ static dp_status make_directory(const char *path, const char *whole, dp_error *e
         return dp_fail(err, DP_ERROR_IO, "cannot create directory '%s': '%s' is not a directory", whole,
                        path);
     return cannot(err, "create directory", whole, number);
+}
+
+dp_status dp_file_checksum(const char *path, size_t size, uint32_t *crc, dp_error *err)
+{
+    enum { CHUNK = 1 << 20 };
+    dp_file *file;
+    void *bytes = NULL;
+    DP_TRY(dp_file_open(path, &file, err));
+    size_t end = dp_file_size(file);
+    dp_status status = end < size ? dp_fail(err, DP_ERROR_IO, "'%s' is cut off", path)
+                                  : dp_calloc(CHUNK, 1, "a file", &bytes, err);
+    for (size_t left = size; status == DP_OK && left > 0;) {
+        size_t n = left < CHUNK ? left : CHUNK;
+        status = dp_file_read_at(file, end - left, bytes, n, err);
+        if (status == DP_OK)
+            *crc = (uint32_t)crc32_z(*crc, bytes, n);
+        left -= n;
+    }
+    dp_free(bytes);
+    dp_file_close(file);
+    return status;
 }
 
 dp_status dp_make_directories(const char *path, dp_error *err)

@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 
 #include "base/error.h"
@@ -31,6 +32,9 @@ void dp_file_close(dp_file *file); /* NULL is fine */
 
 /* The whole of a regular file; an empty one gives size 0 and NULL. Owner: the caller, dp_free. */
 dp_status dp_file_read(const char *path, void **bytes, size_t *size, dp_error *err);
+
+/* Continues a CRC-32 (zlib's) with the last `size` bytes of a regular file. DP_ERROR_IO if it has fewer. */
+dp_status dp_file_checksum(const char *path, size_t size, uint32_t *crc, dp_error *err);
 
 /* Creates a directory and its missing parents; one that exists is fine. */
 dp_status dp_make_directories(const char *path, dp_error *err);

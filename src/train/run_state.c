@@ -1,17 +1,20 @@
 /* The state of a run as a file: tensors (weights, the optimizer's moments) and a description in JSON. */
 #include <jansson.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <zlib.h>
 
 #include "base/json.h"
 #include "base/memory.h"
+#include "io/file.h"
 #include "train/train.h"
 
 enum { STATE_VERSION = 1, EXACT_DIGITS = 17 };
 
 static const char *const moment_prefixes[] = {"moment1.", "moment2."};
-static const char model_prefix[] = "model.";
+static const char model_prefix[] = "model.", state_key[] = "dptrain_state", crc_key[] = "crc32";
 
 /* ---- writing ---- */
 
@@ -77,17 +80,29 @@ static dp_status collect_views(const dp_model *model, const dp_run_tensors *t, d
     return DP_OK;
 }
 
+/* Of the description and the tensors' bytes, in the order in which they lie in the file. */
+static uint32_t checksum(const char *text, const dp_views *views)
+{
+    uLong crc = crc32_z(0, (const Bytef *)text, strlen(text));
+    for (int i = 0; i < views->count; i++)
+        crc = crc32_z(crc, views->tensors[i].data, views->tensors[i].bytes);
+    return (uint32_t)crc;
+}
+
 dp_status dp_run_state_write(const char *path, const dp_model *model, const dp_settings *settings,
                              const dp_run_state *state, const dp_run_tensors *tensors, dp_error *err)
 {
     char *text = describe(settings, state);
     if (!text)
         return dp_fail(err, DP_ERROR_MEMORY, "out of memory: cannot write '%s'", path);
-    const dp_metadata metadata[] = {{"dptrain_state", text}};
+    char crc[16];
+    const dp_metadata metadata[] = {{(char *)state_key, text}, {(char *)crc_key, crc}};
     dp_views views = {0};
     dp_status status = collect_views(model, tensors, &views, err);
-    if (status == DP_OK)
-        status = dp_safetensors_write(path, views.tensors, views.count, metadata, 1, err);
+    if (status == DP_OK) {
+        snprintf(crc, sizeof crc, "%08x", (unsigned)checksum(text, &views));
+        status = dp_safetensors_write(path, views.tensors, views.count, metadata, 2, err);
+    }
     dp_views_clear(&views);
     free(text);
     return status;
@@ -210,14 +225,33 @@ dp_status dp_run_state_parse(const char *text, dp_run_state *state, dp_settings 
     return status;
 }
 
+/* Bits that a disk has changed would go on as weights that nobody computed. */
+static dp_status check_bytes(const dp_safetensors *file, const char *path, const char *text, dp_error *err)
+{
+    const char *wanted = dp_safetensors_metadata(file, crc_key);
+    uint32_t crc = (uint32_t)crc32_z(0, (const Bytef *)text, strlen(text));
+    size_t bytes = 0;
+    char got[16];
+    for (int i = 0; i < dp_safetensors_count(file); i++)
+        bytes += dp_safetensors_at(file, i)->bytes;
+    DP_TRY(dp_file_checksum(path, bytes, &crc, err));
+    snprintf(got, sizeof got, "%08x", (unsigned)crc);
+    return wanted && strcmp(wanted, got) == 0
+               ? DP_OK
+               : dp_fail(err, DP_ERROR_IO,
+                         "its bytes are not those that were written; --overwrite starts afresh");
+}
+
 dp_status dp_run_file_open(const char *path, dp_run_file *out, dp_error *err)
 {
     *out = (dp_run_file){0};
     DP_TRY(dp_safetensors_open(path, &out->file, err));
     dp_status status = dp_strdup(path, &out->path, err);
     if (status == DP_OK) {
-        const char *text = dp_safetensors_metadata(out->file, "dptrain_state");
+        const char *text = dp_safetensors_metadata(out->file, state_key);
         status = dp_run_state_parse(text ? text : "", &out->state, &out->settings, err);
+        if (status == DP_OK)
+            status = check_bytes(out->file, path, text, err);
         if (status != DP_OK)
             dp_error_prefix(err, "cannot continue from '%s'", path);
     }

@@ -47,9 +47,19 @@ static void read_text(const char *path, char *out, size_t size)
     fclose(f);
 }
 
+/* Until the program has begun, a signal to the child waits: Check's handler, which the child inherits, would
+ * end the tests. */
 static pid_t start(char *const *argv)
 {
+    sigset_t all, before;
+    sigfillset(&all);
+    sigprocmask(SIG_BLOCK, &all, &before);
     pid_t child = fork();
+    if (child == 0) {
+        signal(SIGINT, SIG_DFL);
+        signal(SIGTERM, SIG_DFL);
+    }
+    sigprocmask(SIG_SETMASK, &before, NULL);
     ck_assert_int_ge(child, 0);
     if (child == 0) {
         int out = open("stdout.txt", O_WRONLY | O_CREAT | O_TRUNC, 0666);

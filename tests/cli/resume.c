@@ -402,6 +402,14 @@ END_TEST
 START_TEST(a_corrupt_state_is_an_error)
 {
     assert_succeeds(dptrain(RUN));
+    FILE *f = fopen("model/resume_state_8.safetensors", "r+b"); /* one bit of a weight */
+    ck_assert_ptr_nonnull(f);
+    ck_assert_int_eq(fseek(f, -5, SEEK_END), 0);
+    int byte = getc(f);
+    ck_assert_int_eq(fseek(f, -5, SEEK_END), 0);
+    ck_assert_int_eq(putc(byte ^ 4, f), byte ^ 4);
+    ck_assert_int_eq(fclose(f), 0);
+    assert_fails(dptrain(RUN), 1, "its bytes are not those that were written; --overwrite starts afresh");
     ck_assert_int_eq(truncate("model/resume_state_8.safetensors", 3000), 0);
     assert_fails(dptrain(RUN), 1, "'model/resume_state_8.safetensors'");
     ck_assert_int_eq(unlink("model/resume_state_8.safetensors"), 0);
