@@ -276,7 +276,7 @@ bench: $(BUILD)/dptrain
 # ---- keeping order ----
 
 FORMATTED := $(wildcard include/dptrain/*.h src/*/*.[ch] tests/*/*.[ch] tests/*/*.cpp cuda/*.[ch] cuda/*/*.cu)
-SCRIPTS   := $(wildcard tests/tools/*.sh tests/library/*.sh tests/demo/*.sh src/cli/*.sh src/cli/*.bash) .ci/run
+SCRIPTS   := $(wildcard tests/tools/*.sh tests/library/*.sh tests/report/*.sh tests/demo/*.sh src/cli/*.sh src/cli/*.bash) .ci/run
 
 lint: lint-format lint-rules lint-scripts
 lint-format:

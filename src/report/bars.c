@@ -198,27 +198,70 @@ static void name_purpose(int purpose, char name[PURPOSE_SIZE])
         *c = *c == '_' ? ' ' : *c;
 }
 
-static void add_memory_table(dp_page *page, const dp_run *run, const bool used[DP_PURPOSES])
+/* The cell of a device and a purpose. */
+static void add_bytes(dp_page *page, const dp_device_report *r, int purpose)
 {
-    char text[DP_NUMBER_SIZE], name[PURPOSE_SIZE];
-    dp_page_add(page, "<div class=\"scroll\"><table>\n<tr><th>purpose</th>");
-    for (int k = 0; k < run->reported; k++) {
-        dp_page_add(page, "<th>");
-        dp_page_add_text(page, run->report[k].device, 24);
-        dp_page_add(page, "</th>");
-    }
+    char text[DP_NUMBER_SIZE], name[64];
+    snprintf(name, sizeof name, "bytes-%s", dp_memory_purpose(purpose));
+    dp_page_add_cell(page, name, (double)r->peak_bytes[purpose],
+                     dp_show_bytes((double)r->peak_bytes[purpose], text));
+}
+
+static void add_heading(dp_page *page, const char *text)
+{
+    dp_page_add(page, "<th>");
+    dp_page_add_text(page, text, 24);
+    dp_page_add(page, "</th>");
+}
+
+/* A line a purpose, as long as there are few devices to stand side by side. */
+static void add_purpose_lines(dp_page *page, const dp_run *run, const bool used[DP_PURPOSES])
+{
+    char name[PURPOSE_SIZE];
+    dp_page_add(page, "<tr><th>purpose</th>");
+    for (int k = 0; k < run->reported; k++)
+        add_heading(page, run->report[k].device);
     dp_page_add(page, "</tr>\n");
     for (int p = 0; p < DP_PURPOSES; p++) {
         if (!used[p])
             continue;
         name_purpose(p, name);
-        dp_page_add(page, "<tr data-purpose=\"%s\"><td>%s</td>", dp_memory_purpose(p), name);
-        for (int k = 0; k < run->reported; k++) {
-            double bytes = (double)run->report[k].peak_bytes[p];
-            dp_page_add_cell(page, "bytes", bytes, dp_show_bytes(bytes, text));
-        }
+        dp_page_add(page, "<tr><td>%s</td>", name);
+        for (int k = 0; k < run->reported; k++)
+            add_bytes(page, &run->report[k], p);
         dp_page_add(page, "</tr>\n");
     }
+}
+
+static void add_device_lines(dp_page *page, const dp_run *run, const bool used[DP_PURPOSES])
+{
+    char name[PURPOSE_SIZE];
+    dp_page_add(page, "<tr><th>device</th>");
+    for (int p = 0; p < DP_PURPOSES; p++)
+        if (used[p]) {
+            name_purpose(p, name);
+            add_heading(page, name);
+        }
+    dp_page_add(page, "</tr>\n");
+    for (int k = 0; k < run->reported; k++) {
+        dp_page_add(page, "<tr><td>");
+        dp_page_add_text(page, run->report[k].device, 24);
+        dp_page_add(page, "</td>");
+        for (int p = 0; p < DP_PURPOSES; p++)
+            if (used[p])
+                add_bytes(page, &run->report[k], p);
+        dp_page_add(page, "</tr>\n");
+    }
+}
+
+static void add_memory_table(dp_page *page, const dp_run *run, const bool used[DP_PURPOSES])
+{
+    enum { SIDE_BY_SIDE = 6 };
+    dp_page_add(page, "<div class=\"scroll\"><table>\n");
+    if (run->reported <= SIDE_BY_SIDE)
+        add_purpose_lines(page, run, used);
+    else
+        add_device_lines(page, run, used);
     dp_page_add(page, "</table></div>\n");
 }
 

@@ -269,7 +269,9 @@ static const char style[] =
     "f3f3f3;"
     "--train:#0072b2;--valid:#c04f00}body{font-size:11pt}main{max-width:none;padding:0}section{margin-top:1."
     "6rem}"
-    "*{-webkit-print-color-adjust:exact;print-color-adjust:exact}.scroll{overflow:visible}}\n";
+    "*{-webkit-print-color-adjust:exact;print-color-adjust:exact}.scroll{overflow:visible}table{font-size:"
+    "8pt}th{white-space:normal}"
+    "td,th{padding-left:.4rem}}\n";
 
 void dp_page_begin(dp_page *page, const char *title)
 {

@@ -10,13 +10,6 @@ import time
 import zlib
 
 
-def find():
-    for name in ("chromium", "chromium-browser", "google-chrome"):
-        if shutil.which(name):
-            return shutil.which(name)
-    return None
-
-
 class Browser:
     def __init__(self, program):
         self.profile = tempfile.mkdtemp()
@@ -97,7 +90,7 @@ class Browser:
                   features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}])
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=width < 600)
         height = self.evaluate("document.documentElement.scrollHeight")
-        clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 0.25}
+        clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 0.125}
         small = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)["data"]
         clip["scale"] = 1
         full = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)["data"]

@@ -17,7 +17,7 @@ mkdir -p "$logs" || exit 1
 case $tier in
 quick) needs='build test' ;;
 check) needs='build test check' ;;
-*) needs='build test check long' ;;
+*) needs='build test check long browser' ;;
 esac
 # shellcheck disable=SC2086 # words
 tests/tools/deps.sh $needs ||
@@ -46,6 +46,16 @@ ops() { # ops LABEL DIR [COMMAND...]
 
 faults() { # faults LABEL DIR [COMMAND...]: every call of the system that can fail, failing
     tests "faults$1" 1800 "${@:3}" "$2/tests/test_faults"
+}
+
+# pages LABEL DIR: traces, and reports, these also as Chromium shows them, where there is one.
+pages() {
+    if ! "$PYTHON" -c 'import json, html.parser' 2>/dev/null; then
+        skip "traces and reports$1" "$PYTHON is missing"
+        return
+    fi
+    tests "traces$1" 300 env PYTHON="$PYTHON" tests/report/test_trace.sh "$2/dptrain"
+    tests "reports$1" 600 env PYTHON="$PYTHON" tests/report/test_report.sh "$2/dptrain" --browser
 }
 
 readers=(tests/fuzz/fuzz_*.c)
@@ -142,6 +152,8 @@ cuda() {
     # shellcheck disable=SC2016 # the shell within expands it
     task 'a program on the library, emulated GPUs' 60 env DPTRAIN_EMULATED_GPUS=2 \
         sh -c '"$1" >"$1.out" && grep -qx "2 cuda devices" "$1.out"' sh "$1/emulated/example"
+    tests 'traces, emulated GPUs' 300 env PYTHON="$PYTHON" DPTRAIN_EMULATED_GPUS=3 tests/report/test_trace.sh \
+        "$1/emulated/dptrain" cuda
     tests 'command line, emulated GPUs' 300 env DPTRAIN="$1/emulated/dptrain" EMULATED_TOOLS="$1/emulated/tools" \
         "$1/tests/test_cli"
 }
@@ -181,6 +193,7 @@ check() {
         ops '' "$base/check"
         cli '' "$base/check"
         faults '' "$base/check"
+        pages '' "$base/check"
         parity '' "$base/check" "$built"
         parity ', other device ids' "$base/check" "$(cases_of_three)" "${other_ids[@]}"
         cuda "$base/check"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# deps.sh [--probe] GROUP...: brings in what the groups (build cuda demo test check long) need and this machine lacks.
+# deps.sh [--probe] GROUP...: brings in what the groups (build cuda demo test check long browser) need and this machine lacks.
 #
 # As root it installs Debian's packages; otherwise it prints the one line to run and exits 1. With --probe it only names
 # what is missing, and the command that brings it, and exits 1 if there is anything. What is asked is whether a header
@@ -49,6 +49,7 @@ check | libomp-dev | clang-header omp.h | OpenMP for clang (omp.h)
 check | clang-format | command clang-format | clang-format, the formatter
 check | shellcheck | command shellcheck | shellcheck, the linter of scripts
 long | valgrind | command valgrind | valgrind, for a short run
+browser | chromium | command chromium | Chromium, to look at reports with
 "
 
 scratch=$(mktemp -d)
