@@ -271,26 +271,28 @@ static dp_status pick_config(dp_conv_plan *p, const dp_conv_target *target, cons
     return DP_OK;
 }
 
-/* Fills configs (MOST_CONFIGS of them) with what finalized heuristics recommend. */
-static cudnnStatus_t fetch_configs(cudnnBackendDescriptor_t heuristics, cudnnBackendDescriptor_t *configs,
-                                   int *count)
+/* Fills configs (MOST_CONFIGS of them) with what finalized heuristics recommend; the caller destroys *count
+ * of them, whatever is returned. */
+static dp_status fetch_configs(const dp_conv_plan *p, cudnnBackendDescriptor_t heuristics,
+                               cudnnBackendDescriptor_t *configs, int *count, dp_error *err)
 {
     int64_t offered = 0, got = 0;
-    cudnnStatus_t code = cudnnBackendGetAttribute(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS,
-                                                  CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &offered, NULL);
+    DP_CUDNN_TRY(p->label, err,
+                 cudnnBackendGetAttribute(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                                          CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &offered, NULL));
     if (offered > MOST_CONFIGS)
         offered = MOST_CONFIGS;
-    while (code == CUDNN_STATUS_SUCCESS && *count < offered) {
-        code = cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, &configs[*count]);
-        *count += code == CUDNN_STATUS_SUCCESS;
-    }
-    if (code != CUDNN_STATUS_SUCCESS || *count == 0)
-        return code;
-    code = cudnnBackendGetAttribute(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
-                                    offered, &got, configs);
-    while (code == CUDNN_STATUS_SUCCESS && *count > got)
+    for (; *count < offered; ++*count)
+        DP_CUDNN_TRY(p->label, err,
+                     cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, &configs[*count]));
+    if (*count == 0)
+        return DP_OK;
+    DP_CUDNN_TRY(p->label, err,
+                 cudnnBackendGetAttribute(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                                          CUDNN_TYPE_BACKEND_DESCRIPTOR, offered, &got, configs));
+    while (*count > got)
         cudnnBackendDestroyDescriptor(configs[--*count]);
-    return code;
+    return DP_OK;
 }
 
 /* The configurations that cuDNN recommends in a mode, best first; none where it has no advice. */
@@ -310,11 +312,10 @@ static dp_status list_configs(const dp_conv_plan *p, const dp_conv_target *targe
     dp_status status = set_all(p, heuristics, attributes, target->handle ? 2 : 3, err);
     if (status == DP_OK) {
         cudnnStatus_t code = cudnnBackendFinalize(heuristics);
-        bool advice = CUDNN_STATUS_CATEGORY(code) != CUDNN_STATUS_NOT_SUPPORTED;
         if (code == CUDNN_STATUS_SUCCESS)
-            code = fetch_configs(heuristics, configs, count);
-        if (advice && code != CUDNN_STATUS_SUCCESS)
-            status = dp_cudnn_fail(err, p->label, "cuDNN's heuristics", code);
+            status = fetch_configs(p, heuristics, configs, count, err);
+        else if (CUDNN_STATUS_CATEGORY(code) != CUDNN_STATUS_NOT_SUPPORTED)
+            status = dp_cudnn_fail(err, p->label, "cudnnBackendFinalize of the heuristics", code);
     }
     cudnnBackendDestroyDescriptor(heuristics);
     return status;

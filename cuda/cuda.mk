@@ -11,7 +11,8 @@
 #   CUDA_BASE_OBJECTS    what the backend needs of the library, position-independent
 #   CUDA_EMULATED_LIB    the same shared object on the emulation, for a whole dptrain (DPTRAIN_EMULATED_GPUS=N)
 #   CUDA_TEST_OPS, CUDA_TEST_BACKEND, CUDA_TEST_PLANS    test programs on the real libraries (see tests/cuda)
-#   CUDA_EMULATED_TEST_OPS, CUDA_EMULATED_TEST_BACKEND, CUDA_EMULATED_TEST_ENGINE   and on the emulation
+#   CUDA_EMULATED_TEST_OPS, CUDA_EMULATED_TEST_BACKEND, CUDA_EMULATED_TEST_ENGINE, CUDA_EMULATED_TEST_FAULTS
+#                        and on the emulation
 #
 # Nothing runs while this is read, and it can be read where nothing is installed.
 
@@ -134,6 +135,7 @@ CUDA_EMULATED_TEST_OPS := $(BUILD)/tests/test_ops_cuda_emulated
 CUDA_EMULATED_LIB          := $(BUILD)/emulated/libdptrain_cuda.so
 CUDA_EMULATED_TEST_BACKEND := $(BUILD)/tests/test_backend_cuda_emulated
 CUDA_EMULATED_TEST_ENGINE := $(BUILD)/tests/test_engine_cuda_emulated
+CUDA_EMULATED_TEST_FAULTS := $(BUILD)/tests/test_faults_cuda_emulated
 CUDA_CHECK_LIBS  := -lcheck -lsubunit -lrt
 
 $(CUDA_BUILD)/tests/%.o: CUDA_CPPFLAGS += -Itests/ops
@@ -183,6 +185,12 @@ $(CUDA_EMULATED_TEST_ENGINE): $(CUDA_BUILD)/tests/cuda/test_engine_cuda.o $(CUDA
 	@echo '  LINK $@'
 	@$(CC) -rdynamic $^ $(CUDA_CHECK_LIBS) $(LIBS) $(EMULATION_LDLIBS) -o $@
 
+$(CUDA_EMULATED_TEST_FAULTS): $(CUDA_BUILD)/tests/cuda/test_faults_cuda.o $(CUDA_BUILD)/emulated_backend.o \
+    $(LIB) $(EMULATION_LIB)
+	@mkdir -p $(@D)
+	@echo '  LINK $@'
+	@$(CC) -rdynamic $(if $(SANITIZE),-fsanitize=$(SANITIZE)) $^ $(LIBS) $(EMULATION_LDLIBS) -o $@
+
 $(CUDA_EMULATED_TEST_OPS): $(CUDA_OPS_OBJECTS) $(CUDA_BACKEND_OBJECTS) $(CUDA_BASE_OBJECTS) \
     $(EMULATION_KERNEL_OBJECTS) $(EMULATION_LIB)
 	@mkdir -p $(@D)
@@ -195,4 +203,4 @@ cuda-tests: $(CUDA_TEST_OPS) $(CUDA_TEST_PLANS)
 
 -include $(patsubst %.o,%.d,$(CUDA_BACKEND_OBJECTS) $(CUDA_KERNEL_OBJECTS) $(CUDA_BASE_OBJECTS) $(CUDA_OPS_OBJECTS) \
     $(CUDA_BUILD)/tests/cuda/deviceless_plans.d \
-    $(CUDA_BUILD)/tests/cuda/test_backend.d $(CUDA_BUILD)/tests/cuda/test_engine_cuda.d)
+    $(CUDA_BUILD)/tests/cuda/test_backend.d $(CUDA_BUILD)/tests/cuda/test_engine_cuda.d $(CUDA_BUILD)/tests/cuda/test_faults_cuda.d)

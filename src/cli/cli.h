@@ -182,6 +182,11 @@ dp_status cli_check_memory(dp_context *context, const dp_model *model, const dp_
                            const dp_dataset *valid, const dp_train_config *config, uint64_t limit,
                            dp_error *err);
 
+/* After a run that failed because a GPU has no more memory: adds to its message the largest batch that would
+ * have fitted, as planned, into what is free now. Says nothing where it does not know. */
+void cli_suggest_batch(dp_context *context, const dp_model *model, const dp_dataset *train,
+                       const dp_dataset *valid, const dp_train_config *config, dp_error *err);
+
 /* ---- progress.c: training as seen on stderr ---- */
 
 typedef struct cli_progress {

@@ -326,6 +326,8 @@ static dp_status train(training *t, int *code, dp_error *err)
     dp_status status =
         dp_train(t->context, t->model, &t->state, t->train, t->valid, &t->config, &observer, &summary, err);
     cli_progress_break(&progress);
+    if (status == DP_ERROR_MEMORY)
+        cli_suggest_batch(t->context, t->model, t->train, t->valid, &t->config, err);
     if (status != DP_OK)
         return status;
     print_final(t, &summary);

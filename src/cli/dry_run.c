@@ -118,3 +118,39 @@ dp_status cli_check_memory(dp_context *context, const dp_model *model, const dp_
         "fits is %lld",
         r->device, wanted, most, dp_memory_purpose(largest), given, (long long)batch);
 }
+
+/* The least that is free on any device of the run. GPUs hand out memory in pieces and keep some for
+ * themselves: the last hundredth is not counted on. */
+static uint64_t usable_memory(const dp_context *context, const dp_engine_config *config)
+{
+    uint64_t least = UINT64_MAX;
+    for (int k = 0; k < config->device_count; k++) {
+        dp_device_info info;
+        uint64_t bytes;
+        if (dp_context_device(context, config->device_ids[k], &info, NULL) != DP_OK || info.shares_hardware)
+            return 0;
+        if (!dp_context_free_memory(context, info.id, &bytes))
+            bytes = info.memory_bytes;
+        least = bytes < least ? bytes : least;
+    }
+    return least / 100 * 99;
+}
+
+void cli_suggest_batch(dp_context *context, const dp_model *model, const dp_dataset *train,
+                       const dp_dataset *valid, const dp_train_config *config, dp_error *err)
+{
+    int64_t batch = 0;
+    const dp_error cause = *err;
+    if (!strstr(cause.message, "cuda:"))
+        return;
+    uint64_t bytes = usable_memory(context, &config->engine);
+    if (bytes == 0 ||
+        dp_train_largest_batch(context, model, train, valid, config, bytes, &batch, NULL) != DP_OK)
+        return;
+    if (batch < 1)
+        dp_fail(err, cause.status,
+                "%s; no --batch-size would fit: a smaller model or more devices are needed", cause.message);
+    else if (batch < config->batch_size)
+        dp_fail(err, cause.status, "%s; the largest --batch-size that fits is %lld", cause.message,
+                (long long)batch);
+}

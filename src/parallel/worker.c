@@ -38,14 +38,16 @@ static bool next_task(dp_replica *r, uint64_t number)
 
 /* The cause of a failure says where it was met: on which device and, in a step, in which phase. Backends name
  * the device themselves where they know more. */
-static void say_where(dp_replica *r)
+static void say_where(dp_replica *r, const dp_task *task)
 {
     char label[32];
     int length = snprintf(label, sizeof label, "%s:%d", r->device->backend->call->name, r->device->id);
     const char *named = strstr(r->error.message, label);
     bool known = named && !(named[length] >= '0' && named[length] <= '9');
     const dp_clock *c = &r->clock;
-    const char *phase = c->count > 0 ? dp_phase_name(c->marks[c->count - 1].phase) : NULL;
+    const char *phase = c->count > 0                            ? dp_phase_name(c->marks[c->count - 1].phase)
+                        : task && task->run == dp_receive_chunk ? dp_phase_name(DP_PHASE_SCATTER)
+                                                                : NULL;
     if (phase && known)
         dp_error_prefix(&r->error, "%s", phase);
     else if (phase)
@@ -60,7 +62,7 @@ static void *worker_main(void *argument)
     dp_status status = dp_device_enter(r->device, &r->error);
     bool entered = status == DP_OK;
     if (!entered) {
-        say_where(r);
+        say_where(r, NULL);
         worker_failed(r, status);
     }
     for (uint64_t number = 1; next_task(r, number); number++) {
@@ -74,7 +76,7 @@ static void *worker_main(void *argument)
         else if (r->status == DP_OK) {
             status = task.run(r, task.argument, &r->error);
             if (status != DP_OK) {
-                say_where(r);
+                say_where(r, &task);
                 worker_failed(r, status);
             }
         }

@@ -274,6 +274,58 @@ START_TEST(a_failing_device_is_named)
 }
 END_TEST
 
+/* ---- what a failing GPU leaves behind ---- */
+
+#define WIDE                                                                                         \
+    "train --device cuda --model mlp --hidden 16 --data synthetic:4000 --valid-split 0 --n-epoch 1 " \
+    "--overwrite "
+
+START_TEST(out_of_memory_names_the_purpose_and_a_batch_that_fits)
+{
+    machine("2");
+    setenv("DPTRAIN_EMULATED_MEMORY", "8000000", 1);
+    const run *r = dptrain(WIDE "--batch-size 4000 --quiet");
+    assert_fails(r, 1, "cuda:");
+    assert_contains(r->err, " bytes for ");
+    assert_contains(r->err, "cudaErrorMemoryAllocation");
+    const char *suggestion = strstr(r->err, "; the largest --batch-size that fits is ");
+    ck_assert_msg(suggestion != NULL, "%s", r->err);
+    int batch = atoi(strstr(suggestion, "is ") + 3);
+    ck_assert_int_gt(batch, 0);
+    ck_assert_int_lt(batch, 4000);
+    assert_succeeds(dptrain(WIDE "--max-steps 1 --batch-size %d --quiet", batch));
+    assert_fails(dptrain(WIDE "--max-steps 1 --batch-size %d --quiet", batch + batch / 5 + 2), 1,
+                 " bytes for ");
+    setenv("DPTRAIN_EMULATED_MEMORY", "100000", 1);
+    assert_fails(dptrain(WIDE "--batch-size 4000 --quiet"), 1, "no --batch-size would fit");
+}
+END_TEST
+
+/* A GPU that fails for good in the second epoch: the checkpoint of the first one stays, whole, and the run
+ * continues from it to the weights that it would have had. */
+START_TEST(a_failing_gpu_costs_no_checkpoint)
+{
+    static const char *const broken[] = {"cudaLaunchKernelExC:100+:719", "cudaMemcpyPeerAsync:40+:700",
+                                         "cudaStreamWaitEvent:130+:999", "cudaEventRecord:200+:999"};
+    static const char train[] = "train --device cuda --model mlp --hidden 16 --data synthetic:64 --n-epoch 4 "
+                                "--batch-size 16 --quiet ";
+    machine("2");
+    assert_succeeds(dptrain("%s --model-dir whole --save expected", train));
+    for (size_t i = 0; i < sizeof broken / sizeof *broken; i++) {
+        char directory[32];
+        snprintf(directory, sizeof directory, "m%zu", i);
+        setenv("DPTRAIN_EMULATED_FAULT", broken[i], 1);
+        const run *r = dptrain("%s --p2p on --model-dir %s", train, directory);
+        assert_fails(r, 1, "cuda:");
+        unsetenv("DPTRAIN_EMULATED_FAULT");
+        r = dptrain("eval --device cuda --data synthetic:64 --init %s/model_epoch_0.safetensors", directory);
+        assert_succeeds(r);
+        assert_succeeds(dptrain("%s --model-dir %s --save continued", train, directory));
+        assert_same_file("continued", "expected");
+    }
+}
+END_TEST
+
 /* ---- at the start of a run ---- */
 
 static void assert_start_table(const run *r)
@@ -609,6 +661,8 @@ Suite *emulated_suite(void)
     tcase_add_loop_test(c, only_links_in_use_are_enabled, 0, sizeof uses / sizeof *uses);
     tcase_add_test(c, broken_links_are_listed);
     tcase_add_loop_test(c, a_failing_device_is_named, 0, sizeof faults / sizeof *faults);
+    tcase_add_test(c, out_of_memory_names_the_purpose_and_a_batch_that_fits);
+    tcase_add_test(c, a_failing_gpu_costs_no_checkpoint);
     tcase_add_test(c, train_and_eval_show_their_devices);
     tcase_add_loop_test(c, unlike_gpus_are_warned_of_as_pytorch_does, 0, sizeof machines / sizeof *machines);
     tcase_add_test(c, ranges_nest_and_bear_the_names_of_the_phases);

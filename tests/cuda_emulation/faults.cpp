@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 
 namespace emulation
 {
@@ -51,8 +52,25 @@ static std::vector<std::unique_ptr<Fault>> *read_faults()
     return faults;
 }
 
+// How often each function was called, and how often it failed on purpose: what a test counts through.
+struct Calls {
+    Mutex mutex;
+    std::map<std::string, unsigned long> calls;
+    unsigned long faults = 0;
+};
+
+static Calls &counted()
+{
+    static auto *calls = new Calls; // outlives the threads of streams
+    return *calls;
+}
+
 bool injected_fault(const char *function, int *code)
 {
+    {
+        Guard guard(counted().mutex);
+        counted().calls[function]++;
+    }
     static const auto *faults = read_faults();
     bool found = false;
     for (const auto &fault : *faults) {
@@ -64,7 +82,26 @@ bool injected_fault(const char *function, int *code)
             found = true;
         }
     }
+    if (found) {
+        Guard guard(counted().mutex);
+        counted().faults++;
+    }
     return found;
 }
 
 } // namespace emulation
+
+extern "C" {
+
+unsigned long emulation_faults_injected()
+{
+    emulation::Guard guard(emulation::counted().mutex);
+    return emulation::counted().faults;
+}
+
+void emulation_for_each_function(void (*each)(void *user, const char *name, unsigned long calls), void *user)
+{
+    for (const auto &entry : emulation::counted().calls)
+        each(user, entry.first.c_str(), entry.second);
+}
+}

@@ -142,11 +142,12 @@ cuda() {
     # What needs a GPU to run is built and linked all the same.
     task 'build, CUDA, warnings are errors' 900 "$MAKE" -j"$(nproc)" "${settings[@]}" cuda emulated \
         "$1/tests/"{deviceless_plans,test_ops_cuda,test_backend_cuda,test_ops_cuda_emulated,test_backend_cuda_emulated} \
-        "$1/tests/test_engine_cuda_emulated" "$1/emulated/example" || return
+        "$1/tests/"{test_engine_cuda_emulated,test_faults_cuda_emulated} "$1/emulated/example" || return
     task 'convolutions planned by cuDNN without a GPU' 300 "$1/tests/deviceless_plans" tests/cuda/devices/*.json
     task 'a machine without a GPU' 60 tests/tools/test_no_gpu.sh "$1/dptrain"
     tests 'the CUDA emulation' 300 "$MAKE" --no-print-directory BUILD="$1" emulation-check
     tests 'engine held up, emulated GPUs' 300 "$1/tests/test_engine_cuda_emulated"
+    tests 'faults of CUDA, cuBLAS and cuDNN' 600 "$1/tests/test_faults_cuda_emulated"
     tests 'make gpu-check, emulated GPUs' 1200 env DPTRAIN_EMULATED_GPUS=8 DPTRAIN_EMULATED_SEED=1 \
         "$MAKE" "${settings[@]}" EMULATED=1 gpu-check
     # shellcheck disable=SC2016 # the shell within expands it
@@ -223,9 +224,10 @@ check() {
 
 check_long() {
     check
-    local round plans=$base/check/tests/deviceless_plans
+    local round plans=$base/check/tests/deviceless_plans cuda_faults=$base/check/tests/test_faults_cuda_emulated
     [ ! -x "$plans" ] ||
         task 'more convolutions planned by cuDNN' 600 "$plans" --more tests/cuda/devices/*.json
+    [ ! -x "$cuda_faults" ] || tests 'faults of CUDA, cuBLAS and cuDNN, every call' 7200 "$cuda_faults" all
     faults ', all commands' "$base/check" env DPTRAIN_FAULTS=all
     faults ', all commands, ASan' "$base/asan" "${asan[@]}" DPTRAIN_FAULTS=all
     tests 'sweep, 1 to 64 devices by 1 to 257 samples' 3600 env DPTRAIN_SWEEP=all "$base/check/tests/test_sweep"
