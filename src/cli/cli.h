@@ -190,15 +190,21 @@ void cli_suggest_batch(dp_context *context, const dp_model *model, const dp_data
 /* ---- progress.c: training as seen on stderr ---- */
 
 typedef struct cli_progress {
-    bool quiet, terminal, line_open;
+    bool quiet, terminal;
+    int lines; /* of the live view that are on the screen */
     int64_t print_freq;
     double last_draw;
 } cli_progress;
 
 void cli_progress_init(cli_progress *progress, bool quiet, int64_t print_freq);
 dp_train_observer cli_observer(cli_progress *progress);
-/* Ends a half-drawn progress line, so that a message can follow. */
+/* Takes the live view off the screen, so that a message can follow. */
 void cli_progress_break(cli_progress *progress);
+
+/* ---- live.c: the view itself. `lines` are those that are on the screen, 0 at first ---- */
+
+void cli_live_draw(int *lines, const dp_train_progress *progress);
+void cli_live_erase(int *lines);
 
 /* ---- tables.c: results on stdout ---- */
 

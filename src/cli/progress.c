@@ -1,8 +1,7 @@
-/* Training as seen on stderr: a redrawn bar on a terminal, lines elsewhere. */
+/* Training as seen on stderr: a view that is redrawn on a terminal (live.c), lines elsewhere. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -19,9 +18,7 @@ void cli_progress_init(cli_progress *progress, bool quiet, int64_t print_freq)
 
 void cli_progress_break(cli_progress *progress)
 {
-    if (progress->line_open)
-        fputs("\r\033[K", stderr);
-    progress->line_open = false;
+    cli_live_erase(&progress->lines);
 }
 
 static double now(void)
@@ -31,50 +28,9 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static int window_width(void)
-{
-    struct winsize size;
-    return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
-}
-
 static double rate(const dp_train_progress *p)
 {
     return p->seconds > 0 ? (double)p->samples / p->seconds : 0;
-}
-
-/* "busy 97 61 %": each device's share of the time so far. */
-static void busy_text(const dp_engine *engine, char *out, size_t size)
-{
-    size_t used = (size_t)snprintf(out, size, "busy");
-    for (int k = 0; k < dp_engine_devices(engine) && used + 8 < size; k++) {
-        dp_device_report r;
-        if (k == 8) {
-            used += (size_t)snprintf(out + used, size - used, " ..");
-            break;
-        }
-        if (dp_engine_report(engine, k, &r, NULL) == DP_OK)
-            used += (size_t)snprintf(out + used, size - used, " %.0f", 100 * r.busy_fraction);
-    }
-    snprintf(out + used, size - used, " %%");
-}
-
-static void draw_bar(cli_progress *c, const dp_train_progress *p)
-{
-    enum { BAR = 20 };
-    char bar[BAR + 1], count[32], busy[64], line[512];
-    int64_t done = p->batch + 1;
-    int full = (int)(BAR * done / p->batches);
-    for (int i = 0; i < BAR; i++)
-        bar[i] = i < full ? '#' : '.';
-    bar[BAR] = 0;
-    double left = p->seconds / (double)done * (double)(p->batches - done);
-    busy_text(p->engine, busy, sizeof busy);
-    snprintf(line, sizeof line, "epoch %lld [%s] %3.0f %%  loss %.4f  %s samples/s  ETA %d:%02d  %s",
-             (long long)p->epoch, bar, 100.0 * (double)done / (double)p->batches, p->average,
-             dp_format_count((int64_t)rate(p), count, sizeof count), (int)left / 60, (int)left % 60, busy);
-    fprintf(stderr, "\r%.*s\033[K", window_width() - 1, line);
-    fflush(stderr);
-    c->line_open = true;
 }
 
 static void on_batch(void *user, const dp_train_progress *p)
@@ -84,7 +40,7 @@ static void on_batch(void *user, const dp_train_progress *p)
         double t = now();
         if (t - c->last_draw >= 0.1 || p->batch + 1 == p->batches) {
             c->last_draw = t;
-            draw_bar(c, p);
+            cli_live_draw(&c->lines, p);
         }
     } else if ((p->batch + 1) % c->print_freq == 0 || p->batch + 1 == p->batches) {
         char count[32];

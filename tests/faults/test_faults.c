@@ -26,7 +26,7 @@ enum { MAX_ARGUMENTS = 40, RUN_SECONDS = 60, IN_SHORT = 7 };
 static const char *const lines[] = {
     TINY "--model linear --data safetensors:data --batch-size 4 --n-epoch 1 --logical-devices 1",
     TINY "--model mlp --hidden 3 --data idx:digits --batch-size 4 --n-epoch 1 --logical-devices 2 "
-         "--trace trace",
+         "--trace trace --report page",
     "eval --init weights --data safetensors:data --device cpu --logical-devices 2 --threads-per-device 1 "
     "--num-workers 1 --json",
     "convert weights out.pt",

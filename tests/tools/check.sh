@@ -48,12 +48,13 @@ faults() { # faults LABEL DIR [COMMAND...]: every call of the system that can fa
     tests "faults$1" 1800 "${@:3}" "$2/tests/test_faults"
 }
 
-# pages LABEL DIR: traces, and reports, these also as Chromium shows them, where there is one.
+# pages LABEL DIR: the live view, traces, and reports, these also as Chromium shows them, where there is one.
 pages() {
     if ! "$PYTHON" -c 'import json, html.parser' 2>/dev/null; then
-        skip "traces and reports$1" "$PYTHON is missing"
+        skip "live view, traces, reports$1" "$PYTHON is missing"
         return
     fi
+    tests "live view$1" 120 "$PYTHON" tests/report/test_live.py "$2/dptrain"
     tests "traces$1" 300 env PYTHON="$PYTHON" tests/report/test_trace.sh "$2/dptrain"
     tests "reports$1" 600 env PYTHON="$PYTHON" tests/report/test_report.sh "$2/dptrain" --browser
 }
