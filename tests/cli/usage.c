@@ -295,6 +295,7 @@ Suite *usage_suite(void)
 {
     Suite *s = suite_create("usage");
     TCase *c = tcase_create("usage");
+    tcase_set_tags(c, "usage"); /* left out where each start of the program is slow */
     tcase_set_timeout(c, 60);
     tcase_add_checked_fixture(c, harness_enter, harness_leave);
     tcase_add_loop_test(c, a_mistake_is_one_line_and_an_exit_code, 0, sizeof mistakes / sizeof *mistakes);

@@ -211,7 +211,7 @@ check() {
     if build 'build, ASan and UBSan' "$base/asan" SANITIZE=address,undefined CFLAGS='-g -O2'; then
         unit_tests ', ASan' "$base/asan" "${asan[@]}"
         ops ', ASan' "$base/asan" "${asan[@]}"
-        CK_EXCLUDE_TAGS=slow cli ', ASan' "$base/asan" "${asan[@]}"
+        CK_EXCLUDE_TAGS='slow usage' cli ', ASan' "$base/asan" "${asan[@]}"
         faults ', ASan' "$base/asan" "${asan[@]}"
         fuzz_inputs ', ASan' "$base/asan"
         parity ', ASan' "$base/asan" "$built"
