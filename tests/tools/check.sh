@@ -219,7 +219,7 @@ check() {
     fuzz 10000 60
     if build 'build, TSan' "$base/tsan" SANITIZE=thread CFLAGS='-g -O1'; then
         unit_tests ', TSan' "$base/tsan" "${tsan[@]}"
-        cuda_tsan "$base/tsan" 1 2
+        cuda_tsan "$base/tsan" 1
     fi
 }
 
@@ -237,7 +237,7 @@ check_long() {
     have 'valgrind' valgrind && task 'valgrind' 1800 tests/tools/valgrind.sh "$base/check/dptrain"
     fuzz 5000000 900
     ops ', TSan' "$base/tsan" "${tsan[@]}"
-    cuda_tsan "$base/tsan" {3..20}
+    cuda_tsan "$base/tsan" {2..20}
     tests 'a crash at every change of a file' 7200 env DPTRAIN_TEST_LONG=1 CK_RUN_SUITE=resume \
         DPTRAIN="$base/check/dptrain" "$base/check/tests/test_cli"
     for round in 1 2 3 4 5; do
