@@ -230,10 +230,12 @@ static bool names_phase(const char *message)
     return false;
 }
 
-/* What is wrong with this end of a run; NULL: nothing. */
-static const char *judge(const outcome *o, const outcome *without, const char *function)
+/* What is wrong with this end of a run in which the n-th call of function was to fail; NULL: nothing.
+ * How often events are recorded and timed differs a little from run to run (a wait that was not needed leaves
+ * no mark): a late call may not come. */
+static const char *judge(const outcome *o, const outcome *without, const char *function, unsigned long n)
 {
-    if (o->faults == 0)
+    if (o->faults == 0 && (n == 1 || o->status != DP_OK))
         return "the fault was not met";
     if (o->leaked)
         return "device memory was not given back";
@@ -284,11 +286,11 @@ int main(int argc, char **argv)
             if (!all && !is_sampled(n, at->calls))
                 continue;
             snprintf(fault, sizeof fault, "%s:%lu:%d", at->name, n, code_of(at->name));
-            const char *wrong = run_case(fault, &out, NULL, &how) ? judge(&out, &without, at->name)
+            const char *wrong = run_case(fault, &out, NULL, &how) ? judge(&out, &without, at->name, n)
                                 : WIFSIGNALED(how) && WTERMSIG(how) == SIGALRM ? "it hangs"
                                                                                : "it crashed";
-            cases++;
-            unharmed += out.status == DP_OK;
+            cases += out.faults > 0;
+            unharmed += out.faults > 0 && out.status == DP_OK;
             passed += !wrong;
             failed += wrong != NULL;
             if (wrong)
