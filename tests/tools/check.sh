@@ -183,31 +183,22 @@ quick() {
     parity ', a few cases' "$base" three-,mlp-gather,mlp-replica,lenet-
 }
 
-check() {
-    have 'formatting' clang-format && task 'formatting' 60 "$MAKE" lint-format
-    task 'rules of the source tree' 60 "$MAKE" lint-rules
-    have 'scripts' shellcheck && task 'scripts' 60 "$MAKE" lint-scripts
-    task 'Makefile' 300 tests/tools/test_makefile.sh
-    task 'steps of the check' 60 tests/tools/test_steps.sh
+plain() {
+    build 'build, gcc, warnings are errors' "$base/check" WERROR=1 || return
+    unit_tests '' "$base/check"
+    ops '' "$base/check"
+    cli '' "$base/check"
+    faults '' "$base/check"
+    pages '' "$base/check"
+    parity '' "$base/check" "$built"
+    parity ', other device ids' "$base/check" "$(cases_of_three)" "${other_ids[@]}"
+    cuda "$base/check"
+    task 'library and installation' 300 env MAKE="$MAKE" tests/library/test_library.sh "$base/check" WERROR=1 \
+        CUDA_ARCH='75 90'
+    task 'man page and completion' 60 tests/library/test_manual.sh "$base/check"
+}
 
-    if build 'build, gcc, warnings are errors' "$base/check" WERROR=1; then
-        unit_tests '' "$base/check"
-        ops '' "$base/check"
-        cli '' "$base/check"
-        faults '' "$base/check"
-        pages '' "$base/check"
-        parity '' "$base/check" "$built"
-        parity ', other device ids' "$base/check" "$(cases_of_three)" "${other_ids[@]}"
-        cuda "$base/check"
-        task 'library and installation' 300 env MAKE="$MAKE" tests/library/test_library.sh "$base/check" WERROR=1 \
-            CUDA_ARCH='75 90'
-        task 'man page and completion' 60 tests/library/test_manual.sh "$base/check"
-    fi
-    if have 'build, clang, warnings are errors' clang &&
-        build 'build, clang, warnings are errors' "$base/clang" CC=clang WERROR=1; then
-        unit_tests ', clang' "$base/clang"
-        ops ', clang' "$base/clang"
-    fi
+sanitized() {
     if build 'build, ASan and UBSan' "$base/asan" SANITIZE=address,undefined CFLAGS='-g -O2'; then
         unit_tests ', ASan' "$base/asan" "${asan[@]}"
         ops ', ASan' "$base/asan" "${asan[@]}"
@@ -221,6 +212,20 @@ check() {
         unit_tests ', TSan' "$base/tsan" "${tsan[@]}"
         cuda_tsan "$base/tsan" 1
     fi
+    if have 'build, clang, warnings are errors' clang &&
+        build 'build, clang, warnings are errors' "$base/clang" CC=clang WERROR=1; then
+        unit_tests ', clang' "$base/clang"
+        ops ', clang' "$base/clang"
+    fi
+}
+
+check() {
+    have 'formatting' clang-format && task 'formatting' 60 "$MAKE" lint-format
+    task 'rules of the source tree' 60 "$MAKE" lint-rules
+    have 'scripts' shellcheck && task 'scripts' 60 "$MAKE" lint-scripts
+    task 'Makefile' 300 tests/tools/test_makefile.sh
+    task 'steps of the check' 60 tests/tools/test_steps.sh
+    side_by_side plain sanitized
 }
 
 check_long() {

@@ -2,6 +2,7 @@
 # failed and was skipped, and closes with the line "N passed, N failed, N skipped". What a step prints goes to a file in
 # $logs.
 # shellcheck shell=bash
+# shellcheck disable=SC2030,SC2031 # what a subshell counted comes back by a file
 
 # Beginnings of the names of the parity cases whose models there are; for the scripts that source this.
 # shellcheck disable=SC2034
@@ -9,11 +10,16 @@ built=three-,linear-,mlp-,lenet-
 
 passed=0 failed=0 skipped=0
 running=
+lanes=()
 
 # A step runs in a process group of its own, which Ctrl-C does not reach: it is passed on.
-stop() {
-    [ -z "$running" ] || kill "$running" 2>/dev/null
+end_running() {
+    # shellcheck disable=SC2086 # no word where nothing runs
+    kill $running "${lanes[@]}" 2>/dev/null
     wait
+}
+stop() {
+    end_running
     echo "interrupted: $passed passed, $failed failed, $skipped skipped before"
     exit "$1"
 }
@@ -88,6 +94,29 @@ tests() {
 skip() { # skip NAME REASON
     skipped=$((skipped + 1))
     printf 'skip  %-44s %s\n' "$1" "$2"
+}
+
+# side_by_side FUNCTION...: runs the functions, whose steps must not share files, each in a process of its own, and adds
+# what they counted. Most steps keep one core busy.
+side_by_side() {
+    local lane counted
+    for lane; do
+        rm -f "$logs/$lane.counts"
+        (
+            trap 'end_running; exit 143' TERM
+            passed=0 failed=0 skipped=0 lanes=()
+            "$lane"
+            echo "$passed $failed $skipped" >"$logs/$lane.counts"
+        ) &
+        lanes+=($!)
+    done
+    wait "${lanes[@]}"
+    lanes=()
+    for lane; do
+        counted=(0 1 0) # it did not get to its end
+        [ ! -s "$logs/$lane.counts" ] || read -ra counted <"$logs/$lane.counts"
+        passed=$((passed + counted[0])) failed=$((failed + counted[1])) skipped=$((skipped + counted[2]))
+    done
 }
 
 # The last line; true if something passed and nothing failed.

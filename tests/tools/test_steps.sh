@@ -45,16 +45,27 @@ expect 'a step that hangs is stopped' 1 '1 passed, 1 failed, 0 skipped' 'stopped
 expect 'skips show, and do not fail' 0 '1 passed, 0 failed, 1 skipped' 'no compiler' 'task a 5 true; skip b "no compiler"'
 expect 'skips alone are no success' 1 '0 passed, 0 failed, 1 skipped' 'no compiler' 'skip b "no compiler"'
 
-# An interruption ends the running step and the script at once.
+both='one() { task a 5 true; skip b why; }; two() { task c 5 true; task d 5 false; }'
+expect 'functions side by side count together' 1 '3 passed, 1 failed, 1 skipped' 'ok' \
+    "task z 5 true; $both; side_by_side one two"
+expect 'a function that ends the shell has failed' 1 '1 passed, 1 failed, 1 skipped' 'ok' \
+    'one() { task a 5 true; skip b why; }; two() { task c 5 true; exit 0; }; side_by_side one two'
+
+# An interruption ends the running steps and the script at once.
 began=$SECONDS
-logs=$tmp bash -c '. tests/tools/steps.sh; task a 60 sleep 60; closing' >"$tmp/out" 2>&1 &
-sleep 1
-kill -TERM $!
-wait $!
-status=$?
-if [ $status -ne 143 ] || [ $((SECONDS - began)) -gt 20 ] || ! grep -q '^interrupted' "$tmp/out"; then
-    echo "FAILED an interruption: exit $status after $((SECONDS - began)) s: $(cat "$tmp/out")"
-    bad=1
-fi
+for steps in 'long' 'side_by_side long'; do
+    logs=$tmp bash -c ". tests/tools/steps.sh
+        long() { task a 60 sh -c 'echo \$\$ >$tmp/pid; exec sleep 60'; }
+        $steps; closing" >"$tmp/out" 2>&1 &
+    sleep 1
+    kill -TERM $!
+    wait $!
+    status=$?
+    if [ $status -ne 143 ] || [ $((SECONDS - began)) -gt 20 ] || ! grep -q '^interrupted' "$tmp/out" ||
+        kill -0 "$(cat "$tmp/pid")" 2>/dev/null; then
+        echo "FAILED an interruption: exit $status after $((SECONDS - began)) s: $(cat "$tmp/out")"
+        bad=1
+    fi
+done
 [ $bad -eq 0 ] && echo 'steps: all as expected'
 exit $bad
