@@ -6,8 +6,12 @@
 
 #include "base/memory.h"
 #include "base/rng.h"
+#include "base/thread.h"
 #include "io/file.h"
 #include "io/resize.h"
+
+/* Each holds one decoded picture at a time. */
+enum { CHECKING_THREADS = 16 };
 
 void dp_pictures_free(dp_pictures *pictures)
 {
@@ -37,38 +41,93 @@ dp_status dp_pictures_add(dp_pictures *pictures, const char *image, const char *
 
 /* ---- looking at the files before training ---- */
 
-static dp_status size_of(const char *path, int64_t *width, int64_t *height, dp_error *err)
+static dp_status decode(const char *path, dp_image *image, dp_error *err)
 {
     void *bytes;
     size_t size;
     DP_TRY(dp_file_read(path, &bytes, &size, err));
-    dp_status status = dp_image_size(bytes, size, path, width, height, err);
+    dp_status status = dp_image_decode(bytes, size, path, image, err);
     dp_free(bytes);
     return status;
 }
 
-/* *good: whether the sample can be used; failures other than a bad file are passed on. */
-static dp_status check_files(dp_picture *p, dp_bad_files *bad, bool *good, dp_error *err)
+/* What came of one sample's files. */
+typedef struct verdict {
+    dp_status status;
+    char *reason; /* NULL where status is DP_OK; owned */
+} verdict;
+
+typedef struct check {
+    const dp_pictures *pictures;
+    verdict *verdicts; /* by sample; each is written by the one thread that took the sample */
+    _Atomic int64_t next;
+} check;
+
+static dp_status size_of(const char *path, int64_t *width, int64_t *height, dp_error *err)
 {
-    dp_error reason;
-    int64_t width, height;
-    *good = false;
-    dp_status status = size_of(p->image, &p->width, &p->height, &reason);
-    if (status == DP_OK && p->mask)
-        status = size_of(p->mask, &width, &height, &reason);
-    if (status == DP_ERROR_IO)
-        return dp_bad_file(bad, err, "%s", reason.message);
-    if (status != DP_OK)
-        return dp_fail(err, status, "%s", reason.message);
-    if (p->mask && (width != p->width || height != p->height))
-        return dp_bad_file(bad, err, "'%s' is %lldx%lld, but its mask '%s' %lldx%lld", p->image,
-                           (long long)p->height, (long long)p->width, p->mask, (long long)height,
-                           (long long)width);
-    *good = true;
+    dp_image image;
+    DP_TRY(decode(path, &image, err));
+    *width = image.width;
+    *height = image.height;
+    dp_image_clear(&image);
     return DP_OK;
 }
 
-static dp_status keep_good(dp_pictures *pictures, dp_bad_files *bad, dp_error *err)
+static dp_status check_files(dp_picture *p, dp_error *err)
+{
+    int64_t width, height;
+    DP_TRY(size_of(p->image, &p->width, &p->height, err));
+    if (!p->mask)
+        return DP_OK;
+    DP_TRY(size_of(p->mask, &width, &height, err));
+    if (width != p->width || height != p->height)
+        return dp_fail(err, DP_ERROR_IO, "'%s' is %lldx%lld, but its mask '%s' %lldx%lld", p->image,
+                       (long long)p->height, (long long)p->width, p->mask, (long long)height,
+                       (long long)width);
+    return DP_OK;
+}
+
+static void *check_some(void *argument)
+{
+    check *c = argument;
+    int64_t i;
+    while ((i = atomic_fetch_add(&c->next, 1)) < c->pictures->count) {
+        verdict *v = &c->verdicts[i];
+        dp_error reason, ignored;
+        v->status = check_files(&c->pictures->list[i], &reason);
+        if (v->status != DP_OK && dp_strdup(reason.message, &v->reason, &ignored) != DP_OK)
+            v->status = DP_ERROR_MEMORY;
+    }
+    return NULL;
+}
+
+/* Decodes every picture once, on the cores there are; the caller's thread is one of those that do. */
+static void check_all(check *c)
+{
+    pthread_t threads[CHECKING_THREADS - 1];
+    dp_error ignored;
+    int started = 0, wanted = dp_usable_cores() - 1;
+    while (started < wanted && started < CHECKING_THREADS - 1 && started + 1 < c->pictures->count &&
+           dp_thread_start(&threads[started], "dp-check", check_some, c, &ignored) == DP_OK)
+        started++;
+    /* What could not be started is no failure: the others take its share. */
+    check_some(c);
+    for (int i = 0; i < started; i++)
+        pthread_join(threads[i], NULL);
+}
+
+/* *good: whether the sample can be used; failures other than a bad file are passed on. */
+static dp_status judge(const verdict *v, dp_bad_files *bad, bool *good, dp_error *err)
+{
+    *good = v->status == DP_OK;
+    if (*good)
+        return DP_OK;
+    const char *reason = v->reason ? v->reason : "no memory to look at a picture";
+    return v->status == DP_ERROR_IO ? dp_bad_file(bad, err, "%s", reason)
+                                    : dp_fail(err, v->status, "%s", reason);
+}
+
+static dp_status keep_good(dp_pictures *pictures, const verdict *verdicts, dp_bad_files *bad, dp_error *err)
 {
     int64_t kept = 0;
     dp_status status = DP_OK;
@@ -76,7 +135,7 @@ static dp_status keep_good(dp_pictures *pictures, dp_bad_files *bad, dp_error *e
         dp_picture *p = &pictures->list[i], swapped = *p;
         bool good = false;
         if (status == DP_OK)
-            status = check_files(p, bad, &good, err);
+            status = judge(&verdicts[i], bad, &good, err);
         swapped = *p;
         *p = pictures->list[kept];
         pictures->list[kept] = swapped;
@@ -88,6 +147,19 @@ static dp_status keep_good(dp_pictures *pictures, dp_bad_files *bad, dp_error *e
         dp_free(pictures->list[i].mask);
     }
     pictures->count = kept;
+    return status;
+}
+
+static dp_status check_and_keep(dp_pictures *pictures, dp_bad_files *bad, dp_error *err)
+{
+    check c = {.pictures = pictures};
+    int64_t count = pictures->count;
+    DP_TRY(dp_calloc((size_t)count + 1, sizeof *c.verdicts, "a list of pictures", &c.verdicts, err));
+    check_all(&c);
+    dp_status status = keep_good(pictures, c.verdicts, bad, err);
+    for (int64_t i = 0; i < count; i++)
+        dp_free(c.verdicts[i].reason);
+    dp_free(c.verdicts);
     return status;
 }
 
@@ -139,16 +211,6 @@ static dp_view choose_view(const dp_pictures *pictures, int64_t index, int64_t e
     return view;
 }
 
-static dp_status decode(const char *path, dp_image *image, dp_error *err)
-{
-    void *bytes;
-    size_t size;
-    DP_TRY(dp_file_read(path, &bytes, &size, err));
-    dp_status status = dp_image_decode(bytes, size, path, image, err);
-    dp_free(bytes);
-    return status;
-}
-
 static dp_status read_image(const dp_storage *storage, int64_t index, int64_t epoch, float *x, dp_error *err)
 {
     dp_image image;
@@ -198,7 +260,7 @@ dp_status dp_pictures_check(dp_pictures *pictures, const dp_data_config *config,
                             dp_bad_files *bad, dp_storage *storage, dp_error *err)
 {
     int64_t shape[3];
-    DP_TRY(keep_good(pictures, bad, err));
+    DP_TRY(check_and_keep(pictures, bad, err));
     DP_TRY(dp_bad_files_settle(bad, config->skip_bad, config->note, config->note_user, err));
     if (pictures->count == 0)
         return dp_fail(err, DP_ERROR_IO, "'%s' holds no pictures (.jpg, .jpeg or .png) that can be used",

@@ -23,9 +23,9 @@ struct dp_pictures {
 /* Appends a sample; the paths are copied. */
 dp_status dp_pictures_add(dp_pictures *pictures, const char *image, const char *mask, int32_t label,
                           dp_error *err);
-/* Looks at every file's header: what cannot be read, or has another size than its mask, is bad and leaves the
- * list. Then either bad files are an error that names and counts them (DP_ERROR_IO), or, with skip_bad, each
- * is told to config->note. Settles the samples' shape. */
+/* Decodes every file once, on several threads: what cannot be read to its end, or has another size than its
+ * mask, is bad and leaves the list. Then either bad files are an error that names and counts them
+ * (DP_ERROR_IO), or, with skip_bad, each is told to config->note. Settles the samples' shape. */
 dp_status dp_pictures_check(dp_pictures *pictures, const dp_data_config *config, const char *source,
                             dp_bad_files *bad, dp_storage *storage, dp_error *err);
 

@@ -222,6 +222,44 @@ START_TEST(bad_files_are_named_and_counted)
 }
 END_TEST
 
+/* Flips a bit of a file, `back` bytes before its end. */
+static void damage(const char *name, long back)
+{
+    FILE *f = fopen(scratch(name), "r+b");
+    ck_assert_ptr_nonnull(f);
+    ck_assert_int_eq(fseek(f, -back, SEEK_END), 0);
+    int byte = fgetc(f);
+    ck_assert_int_ne(byte, EOF);
+    ck_assert_int_eq(fseek(f, -back, SEEK_END), 0);
+    ck_assert_int_eq(fputc(byte ^ 1, f), byte ^ 1);
+    ck_assert_int_eq(fclose(f), 0);
+}
+
+/* A PNG ends with IDAT's data, its CRC (4 bytes) and IEND (12): header and end of these files are whole. */
+START_TEST(damage_behind_the_header_is_found_before_training)
+{
+    write_pairs(40);
+    damage("images/p03.png", 16 + 10);
+    damage("masks/p21.png", 13);
+    damage("images/p39.png", 16);
+    dp_data_config config = config_of("segmentation");
+    expect_refused(&config, DP_ERROR_IO, "3 files cannot be used: ");
+    const char *first = strstr(err.message, "images/p03.png"), *second = strstr(err.message, "masks/p21.png"),
+               *third = strstr(err.message, "images/p39.png");
+    ck_assert_msg(first && second && third && first < second && second < third, "%s", err.message);
+    config.skip_bad = true;
+    dp_dataset *set = open_ok(&config);
+    ck_assert_int_eq(dp_dataset_info_of(set)->samples, 37);
+    float x[3 * H * W], mask[H * W];
+    for (int i = 0; i < 37; i++) {
+        ck_assert_int_eq(dp_dataset_read(set, i, 0, x, mask, &err), DP_OK);
+        int mark = i + (i >= 3) + (i >= 20); /* without 3, 21 and 39 */
+        ck_assert_float_eq_tol(x[H * W], (float)mark / 255, 1e-6f);
+    }
+    dp_dataset_free(set);
+}
+END_TEST
+
 START_TEST(one_stem_is_one_picture)
 {
     write_pairs(2);
@@ -442,6 +480,7 @@ int main(void)
     tcase_add_test(tests, held_out_pictures_are_a_seeded_share);
     tcase_add_test(tests, pictures_of_several_sizes_need_one);
     tcase_add_test(tests, bad_files_are_named_and_counted);
+    tcase_add_test(tests, damage_behind_the_header_is_found_before_training);
     tcase_add_test(tests, one_stem_is_one_picture);
     tcase_add_test(tests, many_bad_files_are_one_line);
     tcase_add_test(tests, missing_folders_are_named);
