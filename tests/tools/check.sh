@@ -91,7 +91,7 @@ fuzz() {
 }
 
 cli() { # cli LABEL DIR [COMMAND...]
-    tests "command line$1" 600 "${@:3}" env DPTRAIN="$2/dptrain" "$2/tests/test_cli"
+    tests "command line$1" 1200 "${@:3}" env DPTRAIN="$2/dptrain" "$2/tests/test_cli"
 }
 
 # parity LABEL DIR CASES [OPTION...]: runs that were computed with PyTorch, with more options for dptrain train.
