@@ -35,6 +35,7 @@ typedef struct dp_trainer {
 } dp_trainer;
 
 __attribute__((format(printf, 2, 3))) void dp_trainer_note(const dp_trainer *t, const char *format, ...);
+__attribute__((format(printf, 2, 3))) void dp_trainer_warn(const dp_trainer *t, const char *format, ...);
 
 /* ---- start.c ---- */
 

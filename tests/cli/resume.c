@@ -400,16 +400,90 @@ START_TEST(a_full_disk_leaves_the_last_checkpoint)
 }
 END_TEST
 
-START_TEST(a_corrupt_state_is_an_error)
+/* Turns one bit of the byte at that place; a negative one counts from the end. */
+static void flip(const char *path, long place)
 {
-    assert_succeeds(dptrain(RUN));
-    FILE *f = fopen("model/resume_state_8.safetensors", "r+b"); /* one bit of a weight */
+    FILE *f = fopen(path, "r+b");
     ck_assert_ptr_nonnull(f);
-    ck_assert_int_eq(fseek(f, -5, SEEK_END), 0);
+    ck_assert_int_eq(fseek(f, place, place < 0 ? SEEK_END : SEEK_SET), 0);
     int byte = getc(f);
-    ck_assert_int_eq(fseek(f, -5, SEEK_END), 0);
+    ck_assert_int_eq(fseek(f, place, place < 0 ? SEEK_END : SEEK_SET), 0);
     ck_assert_int_eq(putc(byte ^ 4, f), byte ^ 4);
     ck_assert_int_eq(fclose(f), 0);
+}
+
+static void damage(const char *path, int how)
+{
+    static const long places[] = {-5, 0, 1,
+                                  40}; /* of a weight, of the length of the header twice, of the header */
+    if (how < 4)
+        flip(path, places[how]);
+    else if (how < 6)
+        ck_assert_int_eq(truncate(path, how == 4 ? 0 : 3000), 0);
+    else
+        ck_assert_int_eq(unlink(path), 0);
+}
+
+/* Of a finished run and of one that goes on. */
+START_TEST(a_damaged_state_gives_way_to_the_one_before)
+{
+    bool finished = _i % 2 != 0;
+    const char *newest = finished ? "model/resume_state_12.safetensors" : "model/resume_state_10.safetensors";
+    char text[64];
+    snprintf(text, sizeof text, "continuing after step %d, from 'model/resume_state_", finished ? 11 : 9);
+    assert_succeeds(dptrain(RUN "--n-epoch 3 --model-dir whole --save whole.safetensors"));
+    assert_succeeds(dptrain(RUN "--n-epoch 3 --save-every 1 --max-steps %d", finished ? 12 : 10));
+    damage(newest, _i);
+    const run *r = dptrain(RUN "--n-epoch 3 --save-every 1 --save final");
+    assert_succeeds(r);
+    assert_contains(r->err, "warning: cannot ");
+    assert_contains(r->err, newest);
+    assert_contains(r->err, text);
+    ck_assert_str_eq(strchr(r->err, '\n'), "\n"); /* one line */
+    assert_same_file("whole.safetensors", "final");
+    assert_same_runs("whole", "model", 3);
+    r = dptrain(RUN "--n-epoch 3");
+    assert_succeeds(r);
+    ck_assert_str_eq(r->err, "");
+}
+END_TEST
+
+START_TEST(a_damaged_state_never_counts_as_the_one_before)
+{
+    assert_succeeds(dptrain(RUN "--n-epoch 3 --model-dir whole"));
+    assert_succeeds(dptrain(RUN "--save-every 1 --max-steps 5"));
+    flip("model/resume_state_5.safetensors", -5);
+    assert_succeeds(dptrain(RUN "--save-every 1 --max-steps 5"));
+    flip("model/resume_state_5.safetensors", -5); /* made anew and damaged again */
+    const run *r = dptrain(RUN "--save-every 1 --max-steps 6");
+    assert_succeeds(r);
+    assert_contains(r->err, "continuing after step 4,");
+    assert_succeeds(dptrain(RUN "--n-epoch 3 --resume model --model-dir second"));
+    assert_same_file("whole/model_best.safetensors", "second/model_best.safetensors");
+    /* from another directory too */
+    flip("model/resume_state_6.safetensors", -5);
+    r = dptrain(RUN "--n-epoch 3 --resume model --model-dir third");
+    assert_succeeds(r);
+    assert_contains(r->err, "continuing after step 5,");
+    assert_same_file("whole/model_epoch_2.safetensors", "third/model_epoch_2.safetensors");
+}
+END_TEST
+
+/* Other settings are no damage. */
+START_TEST(other_settings_are_refused_whatever_is_damaged)
+{
+    assert_succeeds(dptrain(RUN));
+    assert_fails(dptrain(RUN "--lr 0.02 --n-epoch 3"), 2, "learning rate was 0.01 and is 0.02");
+    flip("model/resume_state_8.safetensors", -5);
+    assert_fails(dptrain(RUN "--lr 0.02 --n-epoch 3"), 2, "learning rate was 0.01 and is 0.02");
+}
+END_TEST
+
+START_TEST(two_corrupt_states_are_an_error)
+{
+    assert_succeeds(dptrain(RUN));
+    flip("model/resume_state_4.safetensors", -5);
+    flip("model/resume_state_8.safetensors", -5);
     assert_fails(dptrain(RUN), 1, "its bytes are not those that were written; --overwrite starts afresh");
     ck_assert_int_eq(truncate("model/resume_state_8.safetensors", 3000), 0);
     assert_fails(dptrain(RUN), 1, "'model/resume_state_8.safetensors'");
@@ -438,7 +512,10 @@ Suite *resume_suite(void)
     tcase_add_test(c, a_run_continues_in_another_directory);
     tcase_add_test(c, resume_goes_before_init);
     tcase_add_test(c, a_full_disk_leaves_the_last_checkpoint);
-    tcase_add_test(c, a_corrupt_state_is_an_error);
+    tcase_add_loop_test(c, a_damaged_state_gives_way_to_the_one_before, 0, 7);
+    tcase_add_test(c, a_damaged_state_never_counts_as_the_one_before);
+    tcase_add_test(c, other_settings_are_refused_whatever_is_damaged);
+    tcase_add_test(c, two_corrupt_states_are_an_error);
     suite_add_tcase(s, c);
     TCase *killed = tcase_create("killed");
     tcase_set_tags(killed, "slow"); /* left out of `make quick` */
