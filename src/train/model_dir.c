@@ -127,6 +127,20 @@ static dp_status refuse_checkpoint(const dp_model_dir *dir, const char *name, co
 
 /* ---- opening ---- */
 
+/* A rename over a directory fails; better now than at the end of the first epoch. */
+static dp_status check_writable(const dp_model_dir *dir, const char *name, const visitor *v, dp_error *err)
+{
+    (void)v;
+    if (!matches(state_pattern, name) && !matches(epoch_pattern, name) && strcmp(name, best_name) != 0 &&
+        strcmp(name, marker) != 0)
+        return DP_OK;
+    char *path;
+    DP_TRY(dp_model_dir_file(dir->path, name, &path, err));
+    dp_status status = dp_atomic_check(path, err);
+    dp_free(path);
+    return status;
+}
+
 static dp_status lock(dp_model_dir *dir, dp_error *err)
 {
     char *path;
@@ -153,6 +167,8 @@ dp_status dp_model_dir_open(const char *path, dp_model_dir *out, dp_error *err)
     dp_status status = lock(out, err);
     if (status == DP_OK)
         status = visit(out, &(visitor){.each = remove_half_written}, err);
+    if (status == DP_OK)
+        status = visit(out, &(visitor){.each = check_writable}, err);
     if (status != DP_OK)
         dp_model_dir_close(out);
     return status;

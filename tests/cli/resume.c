@@ -400,6 +400,28 @@ START_TEST(a_full_disk_leaves_the_last_checkpoint)
 }
 END_TEST
 
+/* Found before the first step: hours later it would be the end of the run. */
+START_TEST(what_is_in_the_way_of_a_file_is_found_at_once)
+{
+    static const char *const names[] = {"model_best.safetensors",
+                                        "model_epoch_1.safetensors",
+                                        "resume_state_4.safetensors",
+                                        "resume.json",
+                                        "log.jsonl",
+                                        ".lock"};
+    char path[64];
+    snprintf(path, sizeof path, "model/%s", names[_i]);
+    ck_assert_int_eq(mkdir("model", 0777), 0);
+    ck_assert_int_eq(mkdir(path, 0777), 0);
+    assert_fails(dptrain(RUN), 1, path);
+    ck_assert(!file_exists("model/model_epoch_0.safetensors"));
+    if (strcmp(names[_i], "log.jsonl") != 0) /* else it holds no event */
+        ck_assert(!file_exists("model/log.jsonl"));
+    ck_assert_int_eq(rmdir(path), 0);
+    assert_succeeds(dptrain(RUN));
+}
+END_TEST
+
 /* Turns one bit of the byte at that place; a negative one counts from the end. */
 static void flip(const char *path, long place)
 {
@@ -512,6 +534,7 @@ Suite *resume_suite(void)
     tcase_add_test(c, a_run_continues_in_another_directory);
     tcase_add_test(c, resume_goes_before_init);
     tcase_add_test(c, a_full_disk_leaves_the_last_checkpoint);
+    tcase_add_loop_test(c, what_is_in_the_way_of_a_file_is_found_at_once, 0, 6);
     tcase_add_loop_test(c, a_damaged_state_gives_way_to_the_one_before, 0, 7);
     tcase_add_test(c, a_damaged_state_never_counts_as_the_one_before);
     tcase_add_test(c, other_settings_are_refused_whatever_is_damaged);
