@@ -19,6 +19,13 @@ typedef struct dp_log_mark {
 
 /* Opens the file for writing and changes nothing in it yet. */
 dp_status dp_log_open(const char *path, dp_log **out, dp_error *err);
+/* What lies where a run that continues has its log. */
+typedef enum dp_log_kind {
+    DP_LOG_OWN,     /* nothing, or what was marked */
+    DP_LOG_OTHER,   /* events, but others */
+    DP_LOG_FOREIGN, /* something else, or damaged */
+} dp_log_kind;
+dp_status dp_log_recognize(const char *path, const dp_log_mark *mark, dp_log_kind *out, dp_error *err);
 /* Where the next event goes. Without a mark the log begins afresh. Else what follows the mark is cut off; of
  * a file that is not the one that was marked, only a torn last line is. */
 dp_status dp_log_begin(dp_log *log, const dp_log_mark *mark, dp_error *err);

@@ -434,6 +434,78 @@ static void flip(const char *path, long place)
     ck_assert_int_eq(fclose(f), 0);
 }
 
+static void append(const char *path, const char *text)
+{
+    FILE *f = fopen(path, "a");
+    ck_assert_ptr_nonnull(f);
+    ck_assert_int_ge(fputs(text, f), 0);
+    ck_assert_int_eq(fclose(f), 0);
+}
+
+/* Of a run that goes on, and of a finished one. */
+START_TEST(a_log_that_is_no_log_is_moved_aside)
+{
+    int steps = _i == 0 ? 6 : 8;
+    assert_succeeds(dptrain(RUN "--model-dir whole"));
+    assert_succeeds(dptrain(RUN "--max-steps %d", steps));
+    append("model/log.jsonl.aside-1", "older\n"); /* stays */
+    ck_assert_int_eq(truncate("model/log.jsonl", 0), 0);
+    append("model/log.jsonl", "my notes\nwithout an end");
+    assert_succeeds(dptrain_shell("cp model/log.jsonl notes # %s"));
+    const run *r = dptrain(RUN);
+    assert_succeeds(r);
+    ck_assert_str_eq(r->err, "warning: 'model/log.jsonl' is damaged or no log: it was moved to "
+                             "'model/log.jsonl.aside-2', and a new log begins\n");
+    assert_same_file("notes", "model/log.jsonl.aside-2");
+    assert_same_files("whole", "model", 2);
+    if (steps == 6)
+        assert_ends_well("model");
+}
+END_TEST
+
+/* One bit in the middle: what can still be read is kept beside. */
+START_TEST(a_damaged_log_is_moved_aside)
+{
+    assert_succeeds(dptrain(RUN "--max-steps 6"));
+    flip("model/log.jsonl", 1); /* the quotation mark of the first key */
+    assert_succeeds(dptrain_shell("cp model/log.jsonl damaged # %s"));
+    assert_contains(dptrain(RUN)->err, "moved to 'model/log.jsonl.aside-1'");
+    assert_same_file("damaged", "model/log.jsonl.aside-1");
+    assert_ends_well("model");
+}
+END_TEST
+
+START_TEST(the_log_of_another_run_keeps_its_events)
+{
+    assert_succeeds(dptrain(RUN "--model-dir other --seed 1"));
+    assert_succeeds(dptrain(RUN "--max-steps 6"));
+    json_t *before = read_log("other/log.jsonl", NULL);
+    const run *r = dptrain(RUN "--log other/log.jsonl");
+    assert_succeeds(r);
+    ck_assert_str_eq(r->err,
+                     "warning: 'other/log.jsonl' is not as the checkpoint knew it: its events stay, new "
+                     "ones are appended\n");
+    json_t *after = read_log("other/log.jsonl", NULL);
+    ck_assert_int_gt((int)json_array_size(after), (int)json_array_size(before));
+    for (int i = 0; i < (int)json_array_size(before); i++)
+        ck_assert(json_equal(at(before, i), at(after, i)));
+    json_decref(before);
+    json_decref(after);
+}
+END_TEST
+
+START_TEST(what_follows_a_checkpoint_in_the_log_is_cut)
+{
+    assert_succeeds(dptrain(RUN "--model-dir whole"));
+    assert_succeeds(dptrain(RUN "--max-steps 6"));
+    append("model/log.jsonl", "garbage\n{\"event\":\"ba");
+    const run *r = dptrain(RUN);
+    assert_succeeds(r);
+    ck_assert_str_eq(r->err, "");
+    assert_same_runs("whole", "model", 2);
+}
+END_TEST
+
 static void damage(const char *path, int how)
 {
     static const long places[] = {-5, 0, 1,
@@ -535,6 +607,10 @@ Suite *resume_suite(void)
     tcase_add_test(c, resume_goes_before_init);
     tcase_add_test(c, a_full_disk_leaves_the_last_checkpoint);
     tcase_add_loop_test(c, what_is_in_the_way_of_a_file_is_found_at_once, 0, 6);
+    tcase_add_loop_test(c, a_log_that_is_no_log_is_moved_aside, 0, 2);
+    tcase_add_test(c, a_damaged_log_is_moved_aside);
+    tcase_add_test(c, the_log_of_another_run_keeps_its_events);
+    tcase_add_test(c, what_follows_a_checkpoint_in_the_log_is_cut);
     tcase_add_loop_test(c, a_damaged_state_gives_way_to_the_one_before, 0, 7);
     tcase_add_test(c, a_damaged_state_never_counts_as_the_one_before);
     tcase_add_test(c, other_settings_are_refused_whatever_is_damaged);
