@@ -158,6 +158,7 @@ typedef struct dp_train_observer {
     /* Asked between batches. Once it is true, the run ends as soon as no accumulation window is open, after
      * saving a checkpoint. It may read a flag that a signal handler sets. */
     bool (*stop)(void *user);
+    void (*warning)(void *user, const char *text); /* one line that nobody should miss */
 } dp_train_observer;
 
 typedef struct dp_train_summary {

@@ -73,6 +73,12 @@ static void on_note(void *user, const char *text)
     fprintf(stderr, "note: %s\n", text);
 }
 
+static void on_warning(void *user, const char *text)
+{
+    cli_progress_break(user);
+    fprintf(stderr, "warning: %s\n", text);
+}
+
 static void print_split(const dp_train_start *s)
 {
     int64_t batch = 0; /* all samples, where the data has fewer than batch_size */
@@ -121,7 +127,11 @@ static void on_start(void *user, const dp_train_start *s)
 dp_train_observer cli_observer(cli_progress *progress)
 {
     if (progress->quiet)
-        return (dp_train_observer){0};
-    return (dp_train_observer){
-        .user = progress, .start = on_start, .batch = on_batch, .epoch = on_epoch, .note = on_note};
+        return (dp_train_observer){.user = progress, .warning = on_warning};
+    return (dp_train_observer){.user = progress,
+                               .start = on_start,
+                               .batch = on_batch,
+                               .epoch = on_epoch,
+                               .note = on_note,
+                               .warning = on_warning};
 }

@@ -33,7 +33,7 @@ static void forget(dp_atomic_file *file)
 }
 
 /* Renaming over a directory fails late, and renaming over a device (/dev/null) would replace it. */
-static dp_status check_target(const char *path, dp_error *err)
+dp_status dp_atomic_check(const char *path, dp_error *err)
 {
     struct stat st;
     if (stat(path, &st) != 0 || S_ISREG(st.st_mode))
@@ -52,7 +52,7 @@ static int create_temporary(const char *path)
 dp_status dp_atomic_open(const char *path, dp_atomic_file **out, dp_error *err)
 {
     *out = NULL;
-    DP_TRY(check_target(path, err));
+    DP_TRY(dp_atomic_check(path, err));
     dp_atomic_file *file;
     DP_TRY(dp_calloc(1, sizeof *file, "a file", &file, err));
     size_t room = strlen(path) + sizeof ".tmp-" + 24;

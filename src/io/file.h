@@ -12,6 +12,7 @@
 /* A file that appears whole or not at all: written to PATH.tmp-PID beside it, synced, renamed over PATH, the
  * directory synced. */
 typedef struct dp_atomic_file dp_atomic_file;
+dp_status dp_atomic_check(const char *path, dp_error *err); /* whether no directory or device is in the way */
 dp_status dp_atomic_open(const char *path, dp_atomic_file **out, dp_error *err);
 dp_status dp_atomic_write(dp_atomic_file *file, const void *bytes, size_t size, dp_error *err);
 dp_status dp_atomic_commit(dp_atomic_file *file, dp_error *err); /* ends it, success or not */

@@ -67,6 +67,37 @@ static size_t kept_bytes(const char *bytes, size_t size, const dp_log_mark *mark
     return size;
 }
 
+/* Whether all whole lines are events of some run. */
+static bool holds_events(const char *bytes, size_t size)
+{
+    const char *line = bytes, *end;
+    for (; (end = memchr(line, '\n', size - (size_t)(line - bytes))) != NULL; line = end + 1) {
+        json_t *event = json_loadb(line, (size_t)(end - line), 0, NULL);
+        bool sound = json_is_string(json_object_get(event, "event"));
+        json_decref(event);
+        if (!sound)
+            return false;
+    }
+    return line > bytes;
+}
+
+dp_status dp_log_recognize(const char *path, const dp_log_mark *mark, dp_log_kind *out, dp_error *err)
+{
+    void *bytes;
+    size_t size;
+    struct stat st;
+    *out = DP_LOG_OWN;
+    if (stat(path, &st) != 0 || !S_ISREG(st.st_mode))
+        return DP_OK; /* opening it will say what is wrong */
+    DP_TRY(dp_file_read(path, &bytes, &size, err));
+    bool own =
+        size == 0 || ((uint64_t)mark->bytes <= size && checksum(0, bytes, (size_t)mark->bytes) == mark->crc);
+    if (!own)
+        *out = holds_events(bytes, size) ? DP_LOG_OTHER : DP_LOG_FOREIGN;
+    dp_free(bytes);
+    return DP_OK;
+}
+
 dp_status dp_log_begin(dp_log *log, const dp_log_mark *mark, dp_error *err)
 {
     if (!log || !log->regular)

@@ -3,7 +3,10 @@
  * A state (resume_state_STEP.safetensors) holds all that continuing needs. It counts once resume.json, which
  * is written after it, names it. Only then are the checkpoints that are made from it written (model_epoch_E,
  * model_best) and older states removed; a run that continues from a state makes its checkpoints again. So at
- * any moment the state that resume.json names is whole, and nothing but it is needed. */
+ * any moment the state that resume.json names is whole, and nothing but it is needed.
+ *
+ * A disk can still damage it afterwards. So the state before stays, named too, until the next but one is
+ * complete: two states at rest, and a third only while it is being written. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -19,7 +22,8 @@
 #include "io/file.h"
 #include "train/train.h"
 
-static const char marker[] = "resume.json", marker_key[] = "complete", lock_name[] = ".lock";
+static const char marker[] = "resume.json", lock_name[] = ".lock";
+static const char *const marker_keys[DP_KEPT_STATES] = {"complete", "previous"};
 static const char state_pattern[] = "resume_state_*.safetensors",
                   epoch_pattern[] = "model_epoch_*.safetensors", best_name[] = "model_best.safetensors";
 
@@ -45,8 +49,8 @@ static bool matches(const char *pattern, const char *name)
 
 typedef struct visitor {
     dp_status (*each)(const dp_model_dir *dir, const char *name, const struct visitor *v, dp_error *err);
-    const char *kept_name; /* for remove_old_state */
-    int64_t first_kept;    /* for remove_old_epoch */
+    const char *kept[DP_KEPT_STATES]; /* for remove_old_state */
+    int64_t first_kept;               /* for remove_old_epoch */
 } visitor;
 
 static dp_status visit(const dp_model_dir *dir, const visitor *v, dp_error *err)
@@ -94,7 +98,9 @@ static dp_status remove_checkpoint(const dp_model_dir *dir, const char *name, co
 
 static dp_status remove_old_state(const dp_model_dir *dir, const char *name, const visitor *v, dp_error *err)
 {
-    bool old = matches(state_pattern, name) && strcmp(name, v->kept_name) != 0;
+    bool old = matches(state_pattern, name);
+    for (int i = 0; i < DP_KEPT_STATES; i++)
+        old = old && strcmp(name, v->kept[i]) != 0;
     return old ? remove_file(dir, name, err) : DP_OK;
 }
 
@@ -120,6 +126,20 @@ static dp_status refuse_checkpoint(const dp_model_dir *dir, const char *name, co
 }
 
 /* ---- opening ---- */
+
+/* A rename over a directory fails; better now than at the end of the first epoch. */
+static dp_status check_writable(const dp_model_dir *dir, const char *name, const visitor *v, dp_error *err)
+{
+    (void)v;
+    if (!matches(state_pattern, name) && !matches(epoch_pattern, name) && strcmp(name, best_name) != 0 &&
+        strcmp(name, marker) != 0)
+        return DP_OK;
+    char *path;
+    DP_TRY(dp_model_dir_file(dir->path, name, &path, err));
+    dp_status status = dp_atomic_check(path, err);
+    dp_free(path);
+    return status;
+}
 
 static dp_status lock(dp_model_dir *dir, dp_error *err)
 {
@@ -147,6 +167,8 @@ dp_status dp_model_dir_open(const char *path, dp_model_dir *out, dp_error *err)
     dp_status status = lock(out, err);
     if (status == DP_OK)
         status = visit(out, &(visitor){.each = remove_half_written}, err);
+    if (status == DP_OK)
+        status = visit(out, &(visitor){.each = check_writable}, err);
     if (status != DP_OK)
         dp_model_dir_close(out);
     return status;
@@ -185,34 +207,42 @@ dp_status dp_model_dir_check_free(const dp_model_dir *dir, dp_error *err)
 
 /* ---- states ---- */
 
-/* The name in the marker, if it can be one of ours; a path elsewhere never is. */
-static bool read_marker(const void *bytes, size_t size, char out[DP_STATE_NAME_SIZE])
+/* A name in the marker, if it can be one of ours; a path elsewhere never is. */
+static bool read_name(const json_t *json, const char *key, char out[DP_STATE_NAME_SIZE])
 {
-    json_t *json = json_loadb(bytes, size, JSON_REJECT_DUPLICATES, NULL);
-    const char *name = json_string_value(json_object_get(json, marker_key));
+    const char *name = json_string_value(json_object_get(json, key));
     bool sound =
         name && strlen(name) < DP_STATE_NAME_SIZE && matches(state_pattern, name) && !strchr(name, '/');
-    if (sound)
-        strcpy(out, name);
+    strcpy(out, sound ? name : "");
+    return sound;
+}
+
+/* "" for the state before where none is named. False: it names no state, or something else. */
+static bool read_marker(const void *bytes, size_t size, char out[DP_KEPT_STATES][DP_STATE_NAME_SIZE])
+{
+    json_t *json = json_loadb(bytes, size, JSON_REJECT_DUPLICATES, NULL);
+    bool sound = read_name(json, marker_keys[0], out[0]) &&
+                 (read_name(json, marker_keys[1], out[1]) || !json_object_get(json, marker_keys[1]));
     json_decref(json);
     return sound;
 }
 
-dp_status dp_model_dir_newest(const char *dir, char **out, dp_error *err)
+dp_status dp_model_dir_states(const char *dir, char *out[DP_KEPT_STATES], dp_error *err)
 {
-    *out = NULL;
-    char *path, name[DP_STATE_NAME_SIZE];
+    char *path, names[DP_KEPT_STATES][DP_STATE_NAME_SIZE];
+    out[0] = out[1] = NULL;
     DP_TRY(dp_model_dir_file(dir, marker, &path, err));
     dp_status status = DP_OK;
     void *bytes = NULL;
     size_t size = 0;
     if (dp_file_exists(path)) {
         status = dp_file_read(path, &bytes, &size, err);
-        if (status == DP_OK && !read_marker(bytes, size, name))
+        if (status == DP_OK && !read_marker(bytes, size, names))
             status = dp_fail(err, DP_ERROR_IO,
                              "'%s' is corrupt: it names no checkpoint; --overwrite starts afresh", path);
-        if (status == DP_OK)
-            status = dp_model_dir_file(dir, name, out, err);
+        for (int i = 0; i < DP_KEPT_STATES && status == DP_OK; i++)
+            if (*names[i])
+                status = dp_model_dir_file(dir, names[i], &out[i], err);
         dp_free(bytes);
     }
     dp_free(path);
@@ -230,19 +260,34 @@ static dp_status write_text(const char *path, const char *text, dp_error *err)
     return status;
 }
 
-dp_status dp_model_dir_complete(const dp_model_dir *dir, const char *state_name, dp_error *err)
+void dp_model_dir_continue(dp_model_dir *dir, char *const states[DP_KEPT_STATES], int chosen)
 {
-    char *path, text[DP_STATE_NAME_SIZE + 32];
+    memset(dir->kept, 0, sizeof dir->kept);
+    for (int i = chosen; i < DP_KEPT_STATES && states[i]; i++)
+        snprintf(dir->kept[i - chosen], DP_STATE_NAME_SIZE, "%s", strrchr(states[i], '/') + 1);
+}
+
+dp_status dp_model_dir_complete(dp_model_dir *dir, const char *state_name, dp_error *err)
+{
+    char *path, text[DP_KEPT_STATES * (DP_STATE_NAME_SIZE + 32)];
+    /* The end of an epoch may write its last step's state a second time. */
+    const char *before = dir->kept[strcmp(dir->kept[0], state_name) == 0];
+    int n = snprintf(text, sizeof text, "{\"%s\":\"%s\"", marker_keys[0], state_name);
+    if (*before)
+        n += snprintf(text + n, sizeof text - (size_t)n, ",\"%s\":\"%s\"", marker_keys[1], before);
+    snprintf(text + n, sizeof text - (size_t)n, "}\n");
     DP_TRY(dp_model_dir_file(dir->path, marker, &path, err));
-    snprintf(text, sizeof text, "{\"%s\":\"%s\"}\n", marker_key, state_name);
     dp_status status = write_text(path, text, err);
     dp_free(path);
     DP_TRY(status);
-    return visit(dir, &(visitor){.each = remove_old_state, .kept_name = state_name}, err);
+    memmove(dir->kept[1], before, DP_STATE_NAME_SIZE);
+    snprintf(dir->kept[0], DP_STATE_NAME_SIZE, "%s", state_name);
+    return visit(dir, &(visitor){.each = remove_old_state, .kept = {dir->kept[0], dir->kept[1]}}, err);
 }
 
-dp_status dp_model_dir_clear(const dp_model_dir *dir, dp_error *err)
+dp_status dp_model_dir_clear(dp_model_dir *dir, dp_error *err)
 {
+    memset(dir->kept, 0, sizeof dir->kept);
     DP_TRY(remove_file(dir, marker, err)); /* first: what it names must be there as long as it is */
     return visit(dir, &(visitor){.each = remove_checkpoint}, err);
 }

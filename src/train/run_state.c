@@ -238,8 +238,7 @@ static dp_status check_bytes(const dp_safetensors *file, const char *path, const
     snprintf(got, sizeof got, "%08x", (unsigned)crc);
     return wanted && strcmp(wanted, got) == 0
                ? DP_OK
-               : dp_fail(err, DP_ERROR_IO,
-                         "its bytes are not those that were written; --overwrite starts afresh");
+               : dp_fail(err, DP_ERROR_IO, "its bytes are not those that were written");
 }
 
 dp_status dp_run_file_open(const char *path, dp_run_file *out, dp_error *err)

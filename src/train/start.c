@@ -1,24 +1,40 @@
 /* Before the first step: which state the run begins from, and everything that the steps will need. */
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/memory.h"
 #include "base/thread.h"
 #include "io/file.h"
 #include "train/trainer.h"
 
+static void tell(const dp_trainer *t, void (*to)(void *user, const char *text), const char *format,
+                 va_list args)
+{
+    char text[1024];
+    vsnprintf(text, sizeof text, format, args);
+    to(t->observer->user, text);
+}
+
 __attribute__((format(printf, 2, 3))) void dp_trainer_note(const dp_trainer *t, const char *format, ...)
 {
-    if (!t->observer || !t->observer->note)
-        return;
-    char text[512];
     va_list args;
     va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
+    if (t->observer && t->observer->note)
+        tell(t, t->observer->note, format, args);
     va_end(args);
-    t->observer->note(t->observer->user, text);
+}
+
+__attribute__((format(printf, 2, 3))) void dp_trainer_warn(const dp_trainer *t, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    if (t->observer && t->observer->warning)
+        tell(t, t->observer->warning, format, args);
+    va_end(args);
 }
 
 /* ---- where to begin ---- */
@@ -29,18 +45,18 @@ static bool same_directory(const char *a, const char *b)
     return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
-/* The newest state that the run is to continue from, and its directory; *state NULL: none. */
-static dp_status choose_state(dp_trainer *t, const char **directory, char **state, dp_error *err)
+/* The states that the run can continue from, the newest first, and their directory; states[0] NULL: none. */
+static dp_status choose_states(dp_trainer *t, const char **directory, char *states[DP_KEPT_STATES],
+                               dp_error *err)
 {
     const dp_train_config *c = t->config;
-    *state = NULL;
     *directory = c->resume == DP_RESUME_FROM ? c->resume_from : c->model_dir;
     if (c->resume != DP_RESUME_NEVER && *directory)
-        DP_TRY(dp_model_dir_newest(*directory, state, err));
-    if (c->resume == DP_RESUME_FROM && !*state)
+        DP_TRY(dp_model_dir_states(*directory, states, err));
+    if (c->resume == DP_RESUME_FROM && !states[0])
         return dp_fail(err, DP_ERROR_IO, "'%s' holds no checkpoint that a run can continue from", *directory);
-    t->elsewhere = *state && c->model_dir && !same_directory(*directory, c->model_dir);
-    bool fresh = c->model_dir && (!*state || t->elsewhere);
+    t->elsewhere = states[0] && c->model_dir && !same_directory(*directory, c->model_dir);
+    bool fresh = c->model_dir && (!states[0] || t->elsewhere);
     return fresh && !c->overwrite ? dp_model_dir_check_free(&t->dir, err) : DP_OK;
 }
 
@@ -52,10 +68,32 @@ static dp_status read_state(dp_trainer *t, const char *directory, const char *pa
     dp_status status = dp_settings_compare(&file.settings, &t->settings, directory, err);
     if (status == DP_OK)
         status = dp_run_file_read(&file, t->model, &t->tensors, err);
-    if (status == DP_OK)
-        status = dp_strdup(directory, &t->resumed_from, err);
     dp_run_file_close(&file);
     return status;
+}
+
+/* The newest state, or the one before where the newest is damaged. */
+static dp_status read_states(dp_trainer *t, const char *directory, char *states[DP_KEPT_STATES],
+                             dp_error *err)
+{
+    int chosen = 0;
+    dp_error first = {0}, second = {0};
+    dp_status status = read_state(t, directory, states[0], &first);
+    if (status == DP_ERROR_IO && states[1]) {
+        chosen = 1;
+        status = read_state(t, directory, states[1], &second);
+        if (status == DP_OK)
+            dp_trainer_warn(t, "%s; continuing after step %lld, from '%s', the state before it",
+                            first.message, (long long)t->state.step, states[1]);
+        else if (status != DP_ERROR_IO)
+            first = second;
+    }
+    if (status != DP_OK)
+        return dp_fail(err, status, "%.*s%s", (int)sizeof first.message - 32, first.message,
+                       status == DP_ERROR_IO ? "; --overwrite starts afresh" : "");
+    if (!t->elsewhere)
+        dp_model_dir_continue(&t->dir, states, chosen);
+    return dp_strdup(directory, &t->resumed_from, err);
 }
 
 static dp_status load_init(dp_trainer *t, dp_error *err)
@@ -103,21 +141,22 @@ dp_status dp_trainer_locate(dp_trainer *t, dp_error *err)
 {
     const dp_train_config *c = t->config;
     const char *directory;
-    char *state;
+    char *states[DP_KEPT_STATES] = {NULL, NULL};
     if (c->model_dir)
         DP_TRY(dp_model_dir_open(c->model_dir, &t->dir, err));
     DP_TRY(find_log(t, err));
-    dp_status status = choose_state(t, &directory, &state, err);
-    if (status == DP_OK && (c->model_dir || state)) {
+    dp_status status = choose_states(t, &directory, states, err);
+    if (status == DP_OK && (c->model_dir || states[0])) {
         status = dp_settings_collect(c, t->model, t->train, t->valid, &t->settings, err);
         if (status == DP_OK)
             status = make_moments(t, err);
     }
-    if (status == DP_OK && state)
-        status = read_state(t, directory, state, err);
+    if (status == DP_OK && states[0])
+        status = read_states(t, directory, states, err);
     else if (status == DP_OK && c->init)
         status = load_init(t, err);
-    dp_free(state);
+    for (int i = 0; i < DP_KEPT_STATES; i++)
+        dp_free(states[i]);
     DP_TRY(status);
     t->is_saved = t->resumed_from && !t->elsewhere;
     t->has_reached_limit = c->max_steps > 0 && t->state.step >= c->max_steps;
@@ -165,10 +204,49 @@ static dp_status bring_best(const dp_trainer *t, dp_error *err)
     return status;
 }
 
+/* To PATH.aside-1, or the first such name that is free: link() replaces nothing. */
+static dp_status move_aside(const dp_trainer *t, dp_error *err)
+{
+    char *aside;
+    size_t size = strlen(t->log_path) + 32;
+    DP_TRY(dp_calloc(size, 1, "a file name", &aside, err));
+    int number = 0, rc;
+    do {
+        snprintf(aside, size, "%s.aside-%d", t->log_path, ++number);
+        rc = link(t->log_path, aside);
+    } while (rc != 0 && errno == EEXIST);
+    dp_status status = DP_OK;
+    if (rc != 0 || unlink(t->log_path) != 0)
+        status = dp_fail(err, DP_ERROR_IO,
+                         "'%s' is not the log of this run, and cannot be moved to '%s': %s; choose another "
+                         "--log",
+                         t->log_path, aside, strerror(errno));
+    else
+        dp_trainer_warn(t, "'%s' is damaged or no log: it was moved to '%s', and a new log begins",
+                        t->log_path, aside);
+    dp_free(aside);
+    return status;
+}
+
+dp_status dp_trainer_settle_log(const dp_trainer *t, dp_error *err)
+{
+    dp_log_kind kind;
+    if (!t->log_path || !t->resumed_from || t->elsewhere)
+        return DP_OK;
+    DP_TRY(dp_log_recognize(t->log_path, &t->state.log, &kind, err));
+    if (kind == DP_LOG_FOREIGN)
+        return move_aside(t, err);
+    if (kind == DP_LOG_OTHER)
+        dp_trainer_warn(t, "'%s' is not as the checkpoint knew it: its events stay, new ones are appended",
+                        t->log_path);
+    return DP_OK;
+}
+
 /* Nothing of an earlier run is touched before all else is known to be well. */
 static dp_status open_files(dp_trainer *t, dp_error *err)
 {
     bool continues = t->resumed_from && !t->elsewhere;
+    DP_TRY(dp_trainer_settle_log(t, err));
     if (t->log_path)
         DP_TRY(dp_log_open(t->log_path, &t->log, err));
     if (t->config->model_dir && !continues)

@@ -19,6 +19,13 @@ typedef struct dp_log_mark {
 
 /* Opens the file for writing and changes nothing in it yet. */
 dp_status dp_log_open(const char *path, dp_log **out, dp_error *err);
+/* What lies where a run that continues has its log. */
+typedef enum dp_log_kind {
+    DP_LOG_OWN,     /* nothing, or what was marked */
+    DP_LOG_OTHER,   /* events, but others */
+    DP_LOG_FOREIGN, /* something else, or damaged */
+} dp_log_kind;
+dp_status dp_log_recognize(const char *path, const dp_log_mark *mark, dp_log_kind *out, dp_error *err);
 /* Where the next event goes. Without a mark the log begins afresh. Else what follows the mark is cut off; of
  * a file that is not the one that was marked, only a torn last line is. */
 dp_status dp_log_begin(dp_log *log, const dp_log_mark *mark, dp_error *err);
@@ -117,10 +124,14 @@ dp_status dp_run_state_parse(const char *json, dp_run_state *state, dp_settings 
 
 /* ---- model_dir.c: the directory of a run ---- */
 
+enum { DP_STATE_NAME_SIZE = 64, DP_KEPT_STATES = 2 };
+
 typedef struct dp_model_dir {
     char *path;
     int lock;     /* of DIR/.lock */
     bool created; /* it was not there before */
+    /* The newest state that was read or written whole, and the one before it; "": none. */
+    char kept[DP_KEPT_STATES][DP_STATE_NAME_SIZE];
 } dp_model_dir;
 
 /* Makes the directory, locks it (one run at a time) and removes what killed runs left half written. */
@@ -128,18 +139,21 @@ dp_status dp_model_dir_open(const char *path, dp_model_dir *out, dp_error *err);
 void dp_model_dir_close(dp_model_dir *dir);
 /* DIR/name; owner: the caller. */
 dp_status dp_model_dir_file(const char *dir, const char *name, char **out, dp_error *err);
-/* The path of the newest whole state in a directory, locked or not; NULL if it holds none. Owner: the caller.
- */
-dp_status dp_model_dir_newest(const char *dir, char **out, dp_error *err);
+/* The paths of the complete states in a directory, locked or not: the newest, and the one before it for the
+ * day on which the newest turns out to be damaged; NULL for each that there is not. Owner: the caller, after
+ * a failure too. */
+dp_status dp_model_dir_states(const char *dir, char *out[DP_KEPT_STATES], dp_error *err);
+/* Says from which of its states (paths as above) the run continues: those newer than it are damaged. */
+void dp_model_dir_continue(dp_model_dir *dir, char *const states[DP_KEPT_STATES], int chosen);
 /* DP_ERROR_USAGE if the directory holds a checkpoint. */
 dp_status dp_model_dir_check_free(const dp_model_dir *dir, dp_error *err);
 /* Removes the checkpoints of an earlier run. */
-dp_status dp_model_dir_clear(const dp_model_dir *dir, dp_error *err);
+dp_status dp_model_dir_clear(dp_model_dir *dir, dp_error *err);
 /* The name of the state after `step` steps. */
-enum { DP_STATE_NAME_SIZE = 64 };
 void dp_run_state_name(int64_t step, char out[DP_STATE_NAME_SIZE]);
-/* Says that the state of that name, which has been written, is whole and the newest; then older ones go. */
-dp_status dp_model_dir_complete(const dp_model_dir *dir, const char *state_name, dp_error *err);
+/* Says that the state of that name, which has been written, is whole and the newest. The one before
+ * stays beside it; all others go. */
+dp_status dp_model_dir_complete(dp_model_dir *dir, const char *state_name, dp_error *err);
 /* Removes the checkpoints of epochs before first_kept. */
 dp_status dp_model_dir_prune(const dp_model_dir *dir, int64_t first_kept, dp_error *err);
 

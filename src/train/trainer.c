@@ -274,6 +274,7 @@ static dp_status finish_again(dp_trainer *t, dp_error *err)
     dp_trainer_note(t,
                     "the run in '%s' is finished: %lld whole epoch%s, %lld steps; nothing is left to train",
                     t->resumed_from, (long long)s->epoch, s->epoch == 1 ? "" : "s", (long long)s->step);
+    DP_TRY(dp_trainer_settle_log(t, err));
     DP_TRY(dp_trainer_export(t, err));
     DP_TRY(dp_trainer_save_final(t, err));
     t->summary->finished = true;

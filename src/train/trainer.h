@@ -35,6 +35,7 @@ typedef struct dp_trainer {
 } dp_trainer;
 
 __attribute__((format(printf, 2, 3))) void dp_trainer_note(const dp_trainer *t, const char *format, ...);
+__attribute__((format(printf, 2, 3))) void dp_trainer_warn(const dp_trainer *t, const char *format, ...);
 
 /* ---- start.c ---- */
 
@@ -42,6 +43,8 @@ __attribute__((format(printf, 2, 3))) void dp_trainer_note(const dp_trainer *t, 
 dp_status dp_trainer_locate(dp_trainer *t, dp_error *err);
 /* Nothing is left to do: neither epochs nor steps. */
 bool dp_trainer_is_finished(const dp_trainer *t);
+/* Before the log of a run that continues is written to: nothing in it that the run did not write is lost. */
+dp_status dp_trainer_settle_log(const dp_trainer *t, dp_error *err);
 /* Engine, loaders, files; tells the observer and the log. */
 dp_status dp_trainer_start(dp_trainer *t, dp_error *err);
 

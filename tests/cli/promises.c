@@ -52,6 +52,7 @@ START_TEST(a_run_leaves_nothing_that_was_not_promised)
                                            "model_epoch_0.safetensors",
                                            "model_epoch_1.safetensors",
                                            "resume.json",
+                                           "resume_state_4.safetensors",
                                            "resume_state_8.safetensors"};
     enum { COUNT = sizeof promised / sizeof *promised };
     DIR *d = opendir("saved");

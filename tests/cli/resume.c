@@ -400,16 +400,184 @@ START_TEST(a_full_disk_leaves_the_last_checkpoint)
 }
 END_TEST
 
-START_TEST(a_corrupt_state_is_an_error)
+/* Found before the first step: hours later it would be the end of the run. */
+START_TEST(what_is_in_the_way_of_a_file_is_found_at_once)
 {
+    static const char *const names[] = {"model_best.safetensors",
+                                        "model_epoch_1.safetensors",
+                                        "resume_state_4.safetensors",
+                                        "resume.json",
+                                        "log.jsonl",
+                                        ".lock"};
+    char path[64];
+    snprintf(path, sizeof path, "model/%s", names[_i]);
+    ck_assert_int_eq(mkdir("model", 0777), 0);
+    ck_assert_int_eq(mkdir(path, 0777), 0);
+    assert_fails(dptrain(RUN), 1, path);
+    ck_assert(!file_exists("model/model_epoch_0.safetensors"));
+    if (strcmp(names[_i], "log.jsonl") != 0) /* else it holds no event */
+        ck_assert(!file_exists("model/log.jsonl"));
+    ck_assert_int_eq(rmdir(path), 0);
     assert_succeeds(dptrain(RUN));
-    FILE *f = fopen("model/resume_state_8.safetensors", "r+b"); /* one bit of a weight */
+}
+END_TEST
+
+/* Turns one bit of the byte at that place; a negative one counts from the end. */
+static void flip(const char *path, long place)
+{
+    FILE *f = fopen(path, "r+b");
     ck_assert_ptr_nonnull(f);
-    ck_assert_int_eq(fseek(f, -5, SEEK_END), 0);
+    ck_assert_int_eq(fseek(f, place, place < 0 ? SEEK_END : SEEK_SET), 0);
     int byte = getc(f);
-    ck_assert_int_eq(fseek(f, -5, SEEK_END), 0);
+    ck_assert_int_eq(fseek(f, place, place < 0 ? SEEK_END : SEEK_SET), 0);
     ck_assert_int_eq(putc(byte ^ 4, f), byte ^ 4);
     ck_assert_int_eq(fclose(f), 0);
+}
+
+static void append(const char *path, const char *text)
+{
+    FILE *f = fopen(path, "a");
+    ck_assert_ptr_nonnull(f);
+    ck_assert_int_ge(fputs(text, f), 0);
+    ck_assert_int_eq(fclose(f), 0);
+}
+
+/* Of a run that goes on, and of a finished one. */
+START_TEST(a_log_that_is_no_log_is_moved_aside)
+{
+    int steps = _i == 0 ? 6 : 8;
+    assert_succeeds(dptrain(RUN "--model-dir whole"));
+    assert_succeeds(dptrain(RUN "--max-steps %d", steps));
+    append("model/log.jsonl.aside-1", "older\n"); /* stays */
+    ck_assert_int_eq(truncate("model/log.jsonl", 0), 0);
+    append("model/log.jsonl", "my notes\nwithout an end");
+    assert_succeeds(dptrain_shell("cp model/log.jsonl notes # %s"));
+    const run *r = dptrain(RUN);
+    assert_succeeds(r);
+    ck_assert_str_eq(r->err, "warning: 'model/log.jsonl' is damaged or no log: it was moved to "
+                             "'model/log.jsonl.aside-2', and a new log begins\n");
+    assert_same_file("notes", "model/log.jsonl.aside-2");
+    assert_same_files("whole", "model", 2);
+    if (steps == 6)
+        assert_ends_well("model");
+}
+END_TEST
+
+/* One bit in the middle: what can still be read is kept beside. */
+START_TEST(a_damaged_log_is_moved_aside)
+{
+    assert_succeeds(dptrain(RUN "--max-steps 6"));
+    flip("model/log.jsonl", 1); /* the quotation mark of the first key */
+    assert_succeeds(dptrain_shell("cp model/log.jsonl damaged # %s"));
+    assert_contains(dptrain(RUN)->err, "moved to 'model/log.jsonl.aside-1'");
+    assert_same_file("damaged", "model/log.jsonl.aside-1");
+    assert_ends_well("model");
+}
+END_TEST
+
+START_TEST(the_log_of_another_run_keeps_its_events)
+{
+    assert_succeeds(dptrain(RUN "--model-dir other --seed 1"));
+    assert_succeeds(dptrain(RUN "--max-steps 6"));
+    json_t *before = read_log("other/log.jsonl", NULL);
+    const run *r = dptrain(RUN "--log other/log.jsonl");
+    assert_succeeds(r);
+    ck_assert_str_eq(r->err,
+                     "warning: 'other/log.jsonl' is not as the checkpoint knew it: its events stay, new "
+                     "ones are appended\n");
+    json_t *after = read_log("other/log.jsonl", NULL);
+    ck_assert_int_gt((int)json_array_size(after), (int)json_array_size(before));
+    for (int i = 0; i < (int)json_array_size(before); i++)
+        ck_assert(json_equal(at(before, i), at(after, i)));
+    json_decref(before);
+    json_decref(after);
+}
+END_TEST
+
+START_TEST(what_follows_a_checkpoint_in_the_log_is_cut)
+{
+    assert_succeeds(dptrain(RUN "--model-dir whole"));
+    assert_succeeds(dptrain(RUN "--max-steps 6"));
+    append("model/log.jsonl", "garbage\n{\"event\":\"ba");
+    const run *r = dptrain(RUN);
+    assert_succeeds(r);
+    ck_assert_str_eq(r->err, "");
+    assert_same_runs("whole", "model", 2);
+}
+END_TEST
+
+static void damage(const char *path, int how)
+{
+    static const long places[] = {-5, 0, 1,
+                                  40}; /* of a weight, of the length of the header twice, of the header */
+    if (how < 4)
+        flip(path, places[how]);
+    else if (how < 6)
+        ck_assert_int_eq(truncate(path, how == 4 ? 0 : 3000), 0);
+    else
+        ck_assert_int_eq(unlink(path), 0);
+}
+
+/* Of a finished run and of one that goes on. */
+START_TEST(a_damaged_state_gives_way_to_the_one_before)
+{
+    bool finished = _i % 2 != 0;
+    const char *newest = finished ? "model/resume_state_12.safetensors" : "model/resume_state_10.safetensors";
+    char text[64];
+    snprintf(text, sizeof text, "continuing after step %d, from 'model/resume_state_", finished ? 11 : 9);
+    assert_succeeds(dptrain(RUN "--n-epoch 3 --model-dir whole --save whole.safetensors"));
+    assert_succeeds(dptrain(RUN "--n-epoch 3 --save-every 1 --max-steps %d", finished ? 12 : 10));
+    damage(newest, _i);
+    const run *r = dptrain(RUN "--n-epoch 3 --save-every 1 --save final");
+    assert_succeeds(r);
+    assert_contains(r->err, "warning: cannot ");
+    assert_contains(r->err, newest);
+    assert_contains(r->err, text);
+    ck_assert_str_eq(strchr(r->err, '\n'), "\n"); /* one line */
+    assert_same_file("whole.safetensors", "final");
+    assert_same_runs("whole", "model", 3);
+    r = dptrain(RUN "--n-epoch 3");
+    assert_succeeds(r);
+    ck_assert_str_eq(r->err, "");
+}
+END_TEST
+
+START_TEST(a_damaged_state_never_counts_as_the_one_before)
+{
+    assert_succeeds(dptrain(RUN "--n-epoch 3 --model-dir whole"));
+    assert_succeeds(dptrain(RUN "--save-every 1 --max-steps 5"));
+    flip("model/resume_state_5.safetensors", -5);
+    assert_succeeds(dptrain(RUN "--save-every 1 --max-steps 5"));
+    flip("model/resume_state_5.safetensors", -5); /* made anew and damaged again */
+    const run *r = dptrain(RUN "--save-every 1 --max-steps 6");
+    assert_succeeds(r);
+    assert_contains(r->err, "continuing after step 4,");
+    assert_succeeds(dptrain(RUN "--n-epoch 3 --resume model --model-dir second"));
+    assert_same_file("whole/model_best.safetensors", "second/model_best.safetensors");
+    /* from another directory too */
+    flip("model/resume_state_6.safetensors", -5);
+    r = dptrain(RUN "--n-epoch 3 --resume model --model-dir third");
+    assert_succeeds(r);
+    assert_contains(r->err, "continuing after step 5,");
+    assert_same_file("whole/model_epoch_2.safetensors", "third/model_epoch_2.safetensors");
+}
+END_TEST
+
+/* Other settings are no damage. */
+START_TEST(other_settings_are_refused_whatever_is_damaged)
+{
+    assert_succeeds(dptrain(RUN));
+    assert_fails(dptrain(RUN "--lr 0.02 --n-epoch 3"), 2, "learning rate was 0.01 and is 0.02");
+    flip("model/resume_state_8.safetensors", -5);
+    assert_fails(dptrain(RUN "--lr 0.02 --n-epoch 3"), 2, "learning rate was 0.01 and is 0.02");
+}
+END_TEST
+
+START_TEST(two_corrupt_states_are_an_error)
+{
+    assert_succeeds(dptrain(RUN));
+    flip("model/resume_state_4.safetensors", -5);
+    flip("model/resume_state_8.safetensors", -5);
     assert_fails(dptrain(RUN), 1, "its bytes are not those that were written; --overwrite starts afresh");
     ck_assert_int_eq(truncate("model/resume_state_8.safetensors", 3000), 0);
     assert_fails(dptrain(RUN), 1, "'model/resume_state_8.safetensors'");
@@ -438,7 +606,15 @@ Suite *resume_suite(void)
     tcase_add_test(c, a_run_continues_in_another_directory);
     tcase_add_test(c, resume_goes_before_init);
     tcase_add_test(c, a_full_disk_leaves_the_last_checkpoint);
-    tcase_add_test(c, a_corrupt_state_is_an_error);
+    tcase_add_loop_test(c, what_is_in_the_way_of_a_file_is_found_at_once, 0, 6);
+    tcase_add_loop_test(c, a_log_that_is_no_log_is_moved_aside, 0, 2);
+    tcase_add_test(c, a_damaged_log_is_moved_aside);
+    tcase_add_test(c, the_log_of_another_run_keeps_its_events);
+    tcase_add_test(c, what_follows_a_checkpoint_in_the_log_is_cut);
+    tcase_add_loop_test(c, a_damaged_state_gives_way_to_the_one_before, 0, 7);
+    tcase_add_test(c, a_damaged_state_never_counts_as_the_one_before);
+    tcase_add_test(c, other_settings_are_refused_whatever_is_damaged);
+    tcase_add_test(c, two_corrupt_states_are_an_error);
     suite_add_tcase(s, c);
     TCase *killed = tcase_create("killed");
     tcase_set_tags(killed, "slow"); /* left out of `make quick` */

@@ -345,6 +345,32 @@ START_TEST(a_terminal_gets_a_bar_that_fits)
 }
 END_TEST
 
+/* 45 samples in batches of 13, 13, 13 and 6: with seven devices the last has fewer samples than devices. */
+START_TEST(odd_batches_give_the_weights_of_one_device)
+{
+    static const int devices[] = {2, 4, 6, 7};
+    static const char *const modes[] = {"gather", "global"};
+#define ODD                                                                                               \
+    "train --model linear --data synthetic:53 --batch-size 13 --n-epoch 2 --lr 0.05 --quiet --overwrite " \
+    "--loss-mode %s --logical-devices %d --save %s"
+    assert_succeeds(dptrain(ODD, modes[_i], 1, "one"));
+    dp_safetensors *one = open_weights("one");
+    for (size_t d = 0; d < sizeof devices / sizeof *devices; d++) {
+        assert_succeeds(dptrain(ODD, modes[_i], devices[d], "many"));
+        dp_safetensors *many = open_weights("many");
+        for (int t = 0; t < dp_safetensors_count(one); t++) {
+            const dp_tensor *tensor = dp_safetensors_at(one, t);
+            for (size_t i = 0; i < tensor->bytes / sizeof(float); i++)
+                ck_assert_float_eq_tol(element(many, tensor->name, (int64_t)i),
+                                       element(one, tensor->name, (int64_t)i), 1e-5f);
+        }
+        dp_safetensors_close(many);
+    }
+    dp_safetensors_close(one);
+#undef ODD
+}
+END_TEST
+
 Suite *train_suite(void)
 {
     Suite *s = suite_create("train");
@@ -368,6 +394,7 @@ Suite *train_suite(void)
     tcase_add_test(c, a_test_part_of_the_data_is_used_unless_switched_off);
     tcase_add_test(c, what_is_not_finite_ends_the_run);
     tcase_add_test(c, a_terminal_gets_a_bar_that_fits);
+    tcase_add_loop_test(c, odd_batches_give_the_weights_of_one_device, 0, 2);
     suite_add_tcase(s, c);
     return s;
 }

@@ -141,6 +141,11 @@ static const mistake mistakes[] = {
     {"bench --logical-devices 3 --device-ids 2", 2, "there is only cpu:2 to use"},
     {"bench --logical-devices 2 --split 1,2,3", 2, "3 shares for 2 devices"},
     {"bench --logical-devices 2 --model resnet18 --size 32x32 --batch-sizes 16,3", 2, "is split into 2,1"},
+    {"train --model resnet18_cifar --width 4 --size 8x8 --data synthetic:9 --valid-split 0 --batch-size 4 "
+     "--quiet",
+     2, "cannot train on one value per channel"},
+    {"bench --logical-devices 2 --json .", 1, "cannot write --json '.': Is a directory"},
+    {"bench --logical-devices 2 --csv .", 1, "cannot write --csv '.': Is a directory"},
     {"bench --logical-devices 2 --json nowhere/b.json", 1, "--json 'nowhere/b.json'"},
     {"bench --logical-devices 2 --csv .", 1, "--csv '.'"},
     {"bench --logical-devices 2 --csv result --json ./result", 2, "name the same file"},

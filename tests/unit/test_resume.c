@@ -151,7 +151,8 @@ START_TEST(checkpoints_within_an_epoch_and_the_newest_few)
     ck_assert(r.summary.interrupted);
     ck_assert_int_eq(r.summary.steps, 6); /* the window that was open is finished */
     ck_assert(dp_file_exists(scratch("model/resume_state_6.safetensors")));
-    ck_assert(!dp_file_exists(scratch("model/resume_state_4.safetensors"))); /* one is enough */
+    ck_assert(dp_file_exists(scratch("model/resume_state_4.safetensors"))); /* should the newest be damaged */
+    ck_assert(!dp_file_exists(scratch("model/resume_state_2.safetensors"))); /* two are enough */
     ck_assert(dp_file_exists(scratch("model/model_epoch_0.safetensors")));
     OK(train(&r, NULL));
     ck_assert(!dp_file_exists(scratch("model/model_epoch_0.safetensors")));
@@ -409,32 +410,53 @@ START_TEST(a_directory_is_locked_and_cleared_of_checkpoints_alone)
 }
 END_TEST
 
+/* The names of the directory's states are "" for none. */
+static void assert_states(const char *newest, const char *before)
+{
+    char *paths[DP_KEPT_STATES];
+    OK(dp_model_dir_states(scratch("m"), paths, &err));
+    ck_assert_str_eq(paths[0] ? strrchr(paths[0], '/') + 1 : "", newest);
+    ck_assert_str_eq(paths[1] ? strrchr(paths[1], '/') + 1 : "", before);
+    free(paths[0]);
+    free(paths[1]);
+}
+
 START_TEST(the_newest_state_is_the_one_that_was_completed)
 {
+    enum { STATES = 4 };
+    static const char names[STATES][DP_STATE_NAME_SIZE] = {
+        "resume_state_5.safetensors", "resume_state_9.safetensors", "resume_state_12.safetensors",
+        "resume_state_13.safetensors"};
     dp_model_dir dir;
-    char *path;
+    char *paths[DP_KEPT_STATES], path[300];
     OK(dp_model_dir_open(scratch("m"), &dir, &err));
-    OK(dp_model_dir_newest(scratch("m"), &path, &err));
-    ck_assert_ptr_null(path);
-    touch("m/resume_state_5.safetensors");
-    OK(dp_model_dir_complete(&dir, "resume_state_5.safetensors", &err));
-    touch("m/resume_state_9.safetensors"); /* written, but not completed */
-    OK(dp_model_dir_newest(scratch("m"), &path, &err));
-    ck_assert_str_eq(strrchr(path, '/'), "/resume_state_5.safetensors");
-    free(path);
-    OK(dp_model_dir_complete(&dir, "resume_state_9.safetensors", &err));
-    ck_assert(!dp_file_exists(scratch("m/resume_state_5.safetensors")));
+    assert_states("", "");
+    for (int i = 0; i < STATES; i++) {
+        snprintf(path, sizeof path, "m/%s", names[i]);
+        touch(path); /* written, but not completed */
+        assert_states(i > 0 ? names[i - 1] : "", i > 1 ? names[i - 2] : "");
+        OK(dp_model_dir_complete(&dir, names[i], &err));
+        assert_states(names[i], i > 0 ? names[i - 1] : "");
+        for (int k = 0; k < STATES; k++) {
+            snprintf(path, sizeof path, "m/%s", names[k]);
+            ck_assert_int_eq(dp_file_exists(scratch(path)), k == i || k == i - 1);
+        }
+    }
+    OK(dp_model_dir_complete(&dir, names[3], &err)); /* the same once more */
+    assert_states(names[3], names[2]);
+    ck_assert(dp_file_exists(scratch("m/resume_state_12.safetensors")));
     static const char *const wrong[] = {"",
                                         "{}",
                                         "{\"complete\":7}",
                                         "{\"complete\":\"other\"}",
                                         "{\"complete\":\"resume_state_/../../x.safetensors\"}",
-                                        "{\"complete\":\"resume_state_5.safetensors\""};
+                                        "{\"complete\":\"resume_state_5.safetensors\"",
+                                        "{\"complete\":\"resume_state_5.safetensors\",\"previous\":\"x\"}"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         scratch_write("m/resume.json", wrong[i], strlen(wrong[i]));
-        ck_assert_msg(dp_model_dir_newest(scratch("m"), &path, &err) == DP_ERROR_IO, "%s", wrong[i]);
+        ck_assert_msg(dp_model_dir_states(scratch("m"), paths, &err) == DP_ERROR_IO, "%s", wrong[i]);
         assert_says("is corrupt");
-        ck_assert_ptr_null(path);
+        ck_assert(!paths[0] && !paths[1]);
     }
     dp_model_dir_close(&dir);
 }

@@ -341,8 +341,8 @@ START_TEST(the_result_is_what_was_saved)
     ck_assert_int_eq(info.epoch, -1);
     ck_assert_int_eq(info.criterion, DP_LOSS_MSE);
     ck_assert_double_eq(info.valid_split, 0.25);
-    /* log.jsonl, .lock, two epochs and the best; resume.json and the state that it names */
-    ck_assert_int_eq(files_in(scratch("model")), 7);
+    /* log.jsonl, .lock, two epochs and the best; resume.json and the two states that it names */
+    ck_assert_int_eq(files_in(scratch("model")), 8);
     close_run(&r);
 }
 END_TEST
