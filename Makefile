@@ -61,7 +61,7 @@ TEST_PROGRAMS := $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(UNIT_TESTS)) \
     $(if $(OPS_SOURCES),$(BUILD)/tests/test_ops) $(if $(CLI_TESTS),$(BUILD)/tests/test_cli) \
     $(if $(FAULT_TESTS),$(BUILD)/tests/test_faults) $(FUZZ_PROGRAMS)
 
-.PHONY: all fuzzers tests emulated help deps demo demo-segmentation quick check check-long gpu-check bench lint lint-format lint-rules lint-scripts format clean \
+.PHONY: all fuzzers tests emulated help deps demo demo-segmentation quick check check-long gpu-check bench guide lint lint-format lint-rules lint-scripts format clean \
     install uninstall
 .DELETE_ON_ERROR:
 .SECONDARY:
@@ -84,6 +84,7 @@ help:
 	@echo 'make tests      build every test program, without running any'
 	@echo 'make install    into $(DESTDIR)$(PREFIX): program, libraries, headers, man page, completion; also make uninstall'
 	@echo 'make bench      training speed of all devices against one: dptrain bench'
+	@echo 'make guide      bench/GUIDE.md, with what its commands print on this machine'
 	@echo 'make lint       formatting, rules of the source tree, scripts'
 	@echo 'make format     clang-format every source in place'
 	@echo 'make clean      remove $(BUILD)'
@@ -272,6 +273,9 @@ uninstall:
 
 bench: $(BUILD)/dptrain
 	@for model in mlp lenet; do $(BUILD)/dptrain bench --model $$model || exit 1; done
+
+guide: $(BUILD)/dptrain
+	@$(PYTHON) bench/guide.py bench/GUIDE.md $(BUILD)/dptrain
 
 # ---- keeping order ----
 
