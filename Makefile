@@ -48,20 +48,21 @@ CLI_TESTS   := $(wildcard tests/cli/*.c)
 FAULT_TESTS := $(wildcard tests/faults/*.c)
 FUZZ_TESTS  := $(wildcard tests/fuzz/fuzz_*.c)
 C_SOURCES   := $(SOURCES) $(wildcard tests/unit/*.c) $(OPS_SOURCES) $(CLI_TESTS) $(FAULT_TESTS) $(wildcard tests/fuzz/*.c tests/demo/*.c) \
-    tests/library/example.c
+    tests/library/example.c $(wildcard bench/*.c)
 
 objects        = $(patsubst %.c,$(BUILD)/%.o,$(1))
 LIB           := $(BUILD)/libdptrain.a
 VERSION       := $(subst ",,$(firstword $(filter "%",$(file <include/dptrain/status.h))))
 SONAME        := libdptrain.so.$(firstword $(subst ., ,$(VERSION)))
 SHARED_LIB    := $(BUILD)/libdptrain.so.$(VERSION)
+BENCH_PROGRAMS := $(patsubst bench/%.c,$(BUILD)/bench/%,$(wildcard bench/*.c))
 DEMO_PROGRAMS := $(patsubst tests/demo/%.c,$(BUILD)/demo/%,$(wildcard tests/demo/*.c))
 FUZZ_PROGRAMS := $(patsubst tests/fuzz/%.c,$(BUILD)/tests/%,$(FUZZ_TESTS))
 TEST_PROGRAMS := $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(UNIT_TESTS)) \
     $(if $(OPS_SOURCES),$(BUILD)/tests/test_ops) $(if $(CLI_TESTS),$(BUILD)/tests/test_cli) \
     $(if $(FAULT_TESTS),$(BUILD)/tests/test_faults) $(FUZZ_PROGRAMS)
 
-.PHONY: all fuzzers tests emulated help deps demo demo-segmentation quick check check-long gpu-check bench lint lint-format lint-rules lint-scripts format clean \
+.PHONY: all fuzzers tests emulated help deps demo demo-segmentation quick check check-long gpu-check bench guide lint lint-format lint-rules lint-scripts format clean \
     install uninstall
 .DELETE_ON_ERROR:
 .SECONDARY:
@@ -69,7 +70,7 @@ TEST_PROGRAMS := $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(UNIT_TESTS)) \
 
 all: $(BUILD)/dptrain $(if $(SANITIZE),,$(SHARED_LIB) cuda)
 fuzzers: $(FUZZ_PROGRAMS)
-tests: $(BUILD)/dptrain $(TEST_PROGRAMS) $(DEMO_PROGRAMS)
+tests: $(BUILD)/dptrain $(TEST_PROGRAMS) $(DEMO_PROGRAMS) $(BENCH_PROGRAMS)
 
 help:
 	@echo 'make            build $(BUILD)/dptrain'
@@ -83,7 +84,8 @@ help:
 	@echo 'make emulated   build/emulated/dptrain: the program on emulated GPUs (DPTRAIN_EMULATED_GPUS=1..8)'
 	@echo 'make tests      build every test program, without running any'
 	@echo 'make install    into $(DESTDIR)$(PREFIX): program, libraries, headers, man page, completion; also make uninstall'
-	@echo 'make bench      training speed of all devices against one: dptrain bench'
+	@echo 'make bench      training speed of all devices against one (dptrain bench), and the cost of --trace'
+	@echo 'make guide      bench/GUIDE.md, with what its commands print on this machine'
 	@echo 'make lint       formatting, rules of the source tree, scripts'
 	@echo 'make format     clang-format every source in place'
 	@echo 'make clean      remove $(BUILD)'
@@ -153,6 +155,8 @@ $(BUILD)/tests/kill_at.so: tests/cli/preload/kill_at.c $(BUILD)/flags
 	@echo '  LINK $@'
 	@$(CC) -D_GNU_SOURCE $(filter-out $(OPENMP) $(INSTRUMENT) $(VISIBILITY),$(ALL_CFLAGS)) -shared -fPIC $< -ldl -o $@
 $(BUILD)/demo/%: $(BUILD)/tests/demo/%.o $(LIB)
+	$(call link)
+$(BENCH_PROGRAMS): $(BUILD)/bench/%: $(BUILD)/bench/%.o $(LIB)
 	$(call link)
 $(BUILD)/tests/test_%: $(BUILD)/tests/unit/test_%.o $(LIB)
 	$(call link,$(CHECK_LIBS))
@@ -270,12 +274,16 @@ uninstall:
 	@rmdir '$(DESTINATION)/include/dptrain' 2>/dev/null || :
 	@echo 'removed from $(DESTINATION)'
 
-bench: $(BUILD)/dptrain
+bench: $(BUILD)/dptrain $(BENCH_PROGRAMS)
 	@for model in mlp lenet; do $(BUILD)/dptrain bench --model $$model || exit 1; done
+	@$(BUILD)/bench/trace_overhead $(BUILD)/bench/trace.json
+
+guide: $(BUILD)/dptrain
+	@$(PYTHON) bench/guide.py bench/GUIDE.md $(BUILD)/dptrain
 
 # ---- keeping order ----
 
-FORMATTED := $(wildcard include/dptrain/*.h src/*/*.[ch] tests/*/*.[ch] tests/*/*.cpp cuda/*.[ch] cuda/*/*.cu)
+FORMATTED := $(wildcard include/dptrain/*.h src/*/*.[ch] tests/*/*.[ch] tests/*/*.cpp bench/*.c cuda/*.[ch] cuda/*/*.cu)
 SCRIPTS   := $(wildcard tests/tools/*.sh tests/library/*.sh tests/report/*.sh tests/demo/*.sh src/cli/*.sh src/cli/*.bash) .ci/run
 
 lint: lint-format lint-rules lint-scripts

@@ -76,6 +76,12 @@ typedef struct dp_bench_row {
 dp_status dp_bench_compare(const dp_bench_config *config, int64_t batch_size, dp_bench_row *out,
                            dp_error *err);
 
+/* The same of two engines of any kind, so of one setting with and without what is to be judged: `baseline`
+ * takes the single device's place, with the whole batch; speedup is above 1 where config->engine is the
+ * faster one, and efficiency stays 0. One device will do. */
+dp_status dp_bench_compare_engines(const dp_bench_config *config, const dp_engine_config *baseline,
+                                   int64_t batch_size, dp_bench_row *out, dp_error *err);
+
 /* The parallel side alone; one device will do. Everything of the single one stays 0. */
 dp_status dp_bench_measure(const dp_bench_config *config, int64_t batch_size, dp_bench_row *out,
                            dp_error *err);

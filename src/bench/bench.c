@@ -27,6 +27,7 @@ typedef struct side {
 
 typedef struct bench {
     const dp_bench_config *config;
+    const dp_engine_config *baseline; /* what is compared with; NULL: the single device */
     dp_context *context;
     int first_id, devices;
     dp_model_state state;
@@ -176,6 +177,15 @@ static dp_status open_parallel(bench *b, dp_bench_row *out, dp_error *err)
     return report_devices(b, out, err);
 }
 
+static dp_status open_baseline(bench *b, dp_bench_row *out, dp_error *err)
+{
+    const dp_bench_config *c = b->config;
+    out->single.batch_size = out->batch_size;
+    DP_TRY(dp_engine_check(b->context, b->baseline, err));
+    DP_TRY(dp_engine_check_batch(b->context, c->model, b->baseline, out->batch_size, err));
+    return open_side(b, &b->sides[0], b->baseline, out->batch_size, err);
+}
+
 static dp_status open_single(bench *b, dp_bench_row *out, dp_error *err)
 {
     const dp_bench_config *c = b->config;
@@ -197,7 +207,7 @@ static dp_status measure(bench *b, bool compare, dp_bench_row *out, dp_error *er
     const dp_bench_config *c = b->config;
     DP_TRY(open_parallel(b, out, err));
     if (compare)
-        DP_TRY(open_single(b, out, err));
+        DP_TRY(b->baseline ? open_baseline(b, out, err) : open_single(b, out, err));
     int rounds = c->steps < ROUNDS ? c->steps : ROUNDS;
     for (int r = 0; r < rounds; r++) {
         int steps = c->steps * (r + 1) / rounds - c->steps * r / rounds;
@@ -219,7 +229,7 @@ static dp_status measure(bench *b, bool compare, dp_bench_row *out, dp_error *er
     }
     if (compare) {
         out->speedup = out->parallel.samples_per_second / out->single.samples_per_second;
-        out->efficiency = out->speedup / b->devices;
+        out->efficiency = b->baseline ? 0 : out->speedup / b->devices;
     }
     for (int k = 0; k < out->devices; k++) {
         dp_device_report now;
@@ -230,14 +240,14 @@ static dp_status measure(bench *b, bool compare, dp_bench_row *out, dp_error *er
     return DP_OK;
 }
 
-static dp_status run(const dp_bench_config *config, int64_t batch_size, bool compare, dp_bench_row *out,
-                     dp_error *err)
+static dp_status run(const dp_bench_config *config, const dp_engine_config *baseline, int64_t batch_size,
+                     bool compare, dp_bench_row *out, dp_error *err)
 {
     *out = (dp_bench_row){.batch_size = batch_size};
     if (config->steps < 1 || batch_size < 1)
         return dp_fail(err, DP_ERROR_USAGE, "%d steps on batches of %lld samples cannot be timed",
                        config->steps, (long long)batch_size);
-    bench b = {.config = config};
+    bench b = {.config = config, .baseline = baseline};
     DP_TRY(dp_context_open(&config->context, &b.context, err));
     dp_status status = measure(&b, compare, out, err);
     for (int i = 0; i < 2; i++) {
@@ -254,11 +264,17 @@ static dp_status run(const dp_bench_config *config, int64_t batch_size, bool com
 dp_status dp_bench_compare(const dp_bench_config *config, int64_t batch_size, dp_bench_row *out,
                            dp_error *err)
 {
-    return run(config, batch_size, true, out, err);
+    return run(config, NULL, batch_size, true, out, err);
+}
+
+dp_status dp_bench_compare_engines(const dp_bench_config *config, const dp_engine_config *baseline,
+                                   int64_t batch_size, dp_bench_row *out, dp_error *err)
+{
+    return run(config, baseline, batch_size, true, out, err);
 }
 
 dp_status dp_bench_measure(const dp_bench_config *config, int64_t batch_size, dp_bench_row *out,
                            dp_error *err)
 {
-    return run(config, batch_size, false, out, err);
+    return run(config, NULL, batch_size, false, out, err);
 }

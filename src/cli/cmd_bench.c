@@ -182,8 +182,8 @@ static void print_verdict(const benchmark *b)
             continue;
         double share = b->config.weak ? 1 : 1.0 / devices(b), ms;
         dp_phase phase = dp_bench_costliest_phase(r, b->config.weak, &ms);
-        printf("batch %lld loses to one device: %s eats the gain, %.2f of the %.2f ms beyond\n"
-               "  an even share of the single device's time\n",
+        printf("batch %lld loses to one device: %s eats the gain, %.2f of the\n"
+               "  %.2f ms beyond an even share of the single device's time\n",
                (long long)r->batch_size, dp_phase_name(phase), ms,
                r->parallel.ms_per_step - share * r->single.ms_per_step);
     }

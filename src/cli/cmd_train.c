@@ -78,7 +78,6 @@ static dp_status read_files(training *t, dp_error *err)
         c->resume = DP_RESUME_FROM;
         c->resume_from = resume;
     }
-    c->trace = o->value[OPT_TRACE];
     c->save = o->value[OPT_SAVE];
     c->log = o->value[OPT_LOG];
     c->trace = o->value[OPT_TRACE];

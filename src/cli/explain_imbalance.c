@@ -94,18 +94,34 @@ static dp_status measure(imbalance *m, setting *s, dp_error *err)
     return DP_OK;
 }
 
-static dp_status prepare(imbalance *m, const cli_options *given, dp_error *err)
+/* What is shown: the model that was asked for, or without one the two below. */
+typedef enum subject { SUBJECT_ASKED_FOR, SUBJECT_MANY_OUTPUTS, SUBJECT_UNET } subject;
+
+/* The U-Net is thin and its pictures are small, so that the lesson takes seconds. */
+static void set_defaults(cli_options *o, subject of, int64_t *batch, int64_t *steps)
+{
+    *batch = 32;
+    if (of == SUBJECT_MANY_OUTPUTS) {
+        explain_default(o, OPT_MODEL, "mlp");
+        explain_default(o, OPT_HIDDEN, "64");
+        explain_default(o, OPT_NUM_CLASSES, "10000");
+        *batch = 256;
+    } else if (of == SUBJECT_UNET) {
+        explain_default(o, OPT_MODEL, "unet16");
+        explain_default(o, OPT_WIDTH, "4");
+        explain_default(o, OPT_FILTERS, "4");
+        explain_default(o, OPT_SIZE, "64x64");
+        *batch = 8;
+        *steps = 5;
+    }
+}
+
+static dp_status prepare(imbalance *m, const cli_options *given, subject of, dp_error *err)
 {
     cli_options o = *given;
     int output;
     int64_t steps = dp_bench_defaults().steps;
-    bool large = !cli_given(&o, OPT_MODEL) && !cli_given(&o, OPT_MODEL_TYPE);
-    if (large) {
-        explain_default(&o, OPT_MODEL, "mlp");
-        explain_default(&o, OPT_HIDDEN, "64");
-        explain_default(&o, OPT_NUM_CLASSES, "10000");
-    }
-    m->batch = large ? 256 : 32;
+    set_defaults(&o, of, &m->batch, &steps);
     m->config = dp_bench_defaults();
     DP_TRY(cli_integer(&o, OPT_BATCH_SIZE, 1, 1 << 24, &m->batch, err));
     DP_TRY(cli_integer(&o, OPT_STEPS, 1, 1 << 20, &steps, err));
@@ -214,8 +230,8 @@ static void print_text(const imbalance *m, const char *verdict)
     for (int i = dp_model_output_shape(m->model, shape); i > 0; i--)
         outputs *= shape[i - 1];
     char count[32];
-    printf("Why is the first device the busiest?\n\n%s with %s outputs a sample, batch %lld,\n",
-           dp_model_name(m->model), dp_format_count(outputs, count, sizeof count), (long long)m->batch);
+    printf("%s with %s outputs a sample, batch %lld,\n", dp_model_name(m->model),
+           dp_format_count(outputs, count, sizeof count), (long long)m->batch);
     explain_print_devices(&m->devices);
     printf("\n\n  %-8s %7s %5s %9s  memory by purpose\n", "device", "samples", "busy", "memory");
     for (int i = 0; i < SETTINGS; i++) {
@@ -240,7 +256,6 @@ static void print_text(const imbalance *m, const char *verdict)
                                   ? "nothing: with this model the load is even enough"
                                   : "the criterion in the replicas (--loss-mode global keeps the loss of one "
                                     "device), another --output-device, or a smaller first share by --split");
-    printf("a U-Net for comparison: --model unet16 --width 8 --filters 8 --batch-size 8\n");
     explain_warn(&m->devices);
 }
 
@@ -271,23 +286,59 @@ static json_t *setting_json(const void *from, int i)
                      "busy_factor", at.s->busy_factor);
 }
 
-dp_status explain_imbalance(const cli_options *o, dp_error *err)
+static json_t *lesson_json(const imbalance *m, const char *verdict)
+{
+    return json_pack("{s:s, s:s, s:I, s:o, s:s}", "lesson", "imbalance", "model", dp_model_name(m->model),
+                     "batch_size", (json_int_t)m->batch, "settings", cli_json_list(SETTINGS, setting_json, m),
+                     "verdict", verdict);
+}
+
+/* One model's lesson: printed, or *json gets it. */
+static dp_status teach(const cli_options *o, subject of, json_t **json, dp_error *err)
 {
     imbalance m = {0};
     char verdict[512];
-    dp_status status = prepare(&m, o, err);
+    dp_status status = prepare(&m, o, of, err);
     if (status == DP_OK) {
         judge(&m, verdict, sizeof verdict);
         if (cli_given(o, OPT_JSON))
-            status =
-                explain_json(json_pack("{s:s, s:s, s:I, s:o, s:s}", "lesson", "imbalance", "model",
-                                       dp_model_name(m.model), "batch_size", (json_int_t)m.batch, "settings",
-                                       cli_json_list(SETTINGS, setting_json, &m), "verdict", verdict),
-                             err);
+            *json = lesson_json(&m, verdict);
         else
             print_text(&m, verdict);
     }
     dp_free(m.settings);
     dp_model_free(m.model);
     return status;
+}
+
+/* JSON: of the first model, the second one's under "also". */
+dp_status explain_imbalance(const cli_options *o, dp_error *err)
+{
+    static const cli_option of_models[] = {OPT_MODEL,   OPT_MODEL_TYPE,  OPT_HIDDEN,
+                                           OPT_WIDTH,   OPT_FILTERS,     OPT_DECONV,
+                                           OPT_DROPOUT, OPT_NUM_CLASSES, OPT_SIZE};
+    bool print = !cli_given(o, OPT_JSON), named = cli_given(o, OPT_MODEL) || cli_given(o, OPT_MODEL_TYPE);
+    bool shaped = false; /* by an option that need not suit both */
+    json_t *first = NULL, *second = NULL;
+    for (size_t i = 0; i < sizeof of_models / sizeof *of_models; i++)
+        shaped |= cli_given(o, of_models[i]);
+    if (print)
+        printf("Why is the first device the busiest?\n\n");
+    DP_TRY(teach(o, named ? SUBJECT_ASKED_FOR : SUBJECT_MANY_OUTPUTS, &first, err));
+    dp_status status = DP_OK;
+    if (!shaped) {
+        if (print)
+            printf("\nAnd where a network's outputs are as small as its inputs?\n\n");
+        status = teach(o, SUBJECT_UNET, &second, err);
+    }
+    if (print || status != DP_OK) {
+        json_decref(first);
+        json_decref(second);
+        return status;
+    }
+    if (second && json_object_set_new(first, "also", second) != 0) {
+        json_decref(first);
+        first = NULL; /* explain_json says that there is no memory */
+    }
+    return explain_json(first, err);
 }

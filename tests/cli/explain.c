@@ -178,6 +178,42 @@ START_TEST(the_imbalance_of_a_unet_and_of_settings_of_ones_own)
 }
 END_TEST
 
+/* Without a model two are shown, a screen each: many outputs, and a U-Net whose load is its activations. */
+START_TEST(the_imbalance_of_two_models_when_none_is_named)
+{
+    static const char arguments[] = "imbalance --steps 1 --batch-size 6 " THREE;
+    json_t *l = lesson(arguments);
+    const json_t *other = json_object_get(l, "also"), *devices;
+    ck_assert_str_eq(string_of(l, "model"), "mlp");
+    ck_assert_str_eq(string_of(other, "model"), "unet16");
+    ck_assert(number_of(other, "batch_size") == 6);
+    ck_assert_uint_eq(json_array_size(json_object_get(other, "settings")), 5);
+    ck_assert(gathered(at(json_object_get(l, "settings"), 0), 0) >= 6 * 10000 * 4);
+    devices = json_object_get(at(json_object_get(other, "settings"), 0), "devices");
+    for (int k = 0; k < 3; k++) {
+        const json_t *bytes = json_object_get(at(devices, k), "peak_bytes");
+        ck_assert(number_of(bytes, "activations") > number_of(at(devices, k), "peak_total_bytes") / 3);
+    }
+    json_decref(l);
+
+    const run *r = dptrain("explain %s", arguments);
+    assert_succeeds(r);
+    const char *second = strstr(r->out, "\nunet16 with 4,096 outputs a sample, batch 6,");
+    ck_assert_ptr_nonnull(second);
+    ck_assert_ptr_nonnull(strstr(second, "verdict: "));
+    int count = 0;
+    for (const char *line = second; *line; line += strcspn(line, "\n") + 1)
+        count++;
+    ck_assert_int_le(count, 40);
+    for (const char *line = r->out; *line; line += strcspn(line, "\n") + 1)
+        ck_assert_msg(strcspn(line, "\n") <= 80, "wider than 80 columns: %s", line);
+    l = lesson("imbalance --hidden 8 --steps 1 --batch-size 6 " THREE); /* shapes the first, does not suit the
+                                                                           other */
+    ck_assert_ptr_null(json_object_get(l, "also"));
+    json_decref(l);
+}
+END_TEST
+
 START_TEST(a_lesson_measures_the_batches_that_were_asked_for)
 {
     json_t *l = lesson("batch-size " SMALL THREE "--batch-sizes 2,8");
@@ -277,6 +313,7 @@ Suite *explain_suite(void)
     tcase_add_loop_test(c, a_batch_is_split, 0, 5);
     tcase_add_test(c, the_imbalance_is_where_outputs_are_gathered);
     tcase_add_test(c, the_imbalance_of_a_unet_and_of_settings_of_ones_own);
+    tcase_add_test(c, the_imbalance_of_two_models_when_none_is_named);
     tcase_add_test(c, a_lesson_measures_the_batches_that_were_asked_for);
     tcase_add_test(c, ids_that_fail_fail_in_the_engine);
     tcase_add_test(c, accumulation_saves_transfers_and_updates);

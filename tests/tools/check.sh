@@ -59,6 +59,14 @@ pages() {
     tests "reports$1" 600 env PYTHON="$PYTHON" tests/report/test_report.sh "$2/dptrain" --browser
 }
 
+guide() { # guide DIR: bench/GUIDE.md says what its commands print
+    if ! "$PYTHON" -c 'import subprocess' 2>/dev/null; then
+        skip 'the guide' "$PYTHON is missing"
+        return
+    fi
+    tests 'the guide' 300 "$PYTHON" bench/guide.py --check bench/GUIDE.md "$1/dptrain"
+}
+
 readers=(tests/fuzz/fuzz_*.c)
 readers=("${readers[@]##*/fuzz_}")
 readers=("${readers[@]%.c}")
@@ -190,6 +198,7 @@ plain() {
     cli '' "$base/check"
     faults '' "$base/check"
     pages '' "$base/check"
+    guide "$base/check"
     parity '' "$base/check" "$built"
     parity ', other device ids' "$base/check" "$(cases_of_three)" "${other_ids[@]}"
     cuda "$base/check"

@@ -4,7 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <jansson.h>
+
 #include "bench/statistics.h"
+#include "dptrain/trace.h"
+#include "scratch.h"
 
 static void expect(double got, double wanted)
 {
@@ -133,6 +137,59 @@ START_TEST(the_costliest_phase_is_beyond_an_even_share)
 }
 END_TEST
 
+/* An engine against another: the one with a trace records every step of its side, and none of the other's. */
+START_TEST(two_engines_are_compared)
+{
+    static dp_bench_row row;
+    dp_error err = {0};
+    dp_model *model = NULL;
+    const dp_model_config linear = {.name = "linear", .input_rank = 1, .input_shape = {4}, .outputs = 3};
+    dp_bench_config config = dp_bench_defaults();
+    config.context.backend = DP_BACKEND_CPU;
+    config.context.logical_devices = 2;
+    config.context.threads_per_device = 1;
+    config.steps = 3;
+    ck_assert_int_eq(dp_model_build(&linear, &model, &err), DP_OK);
+    config.model = model;
+    dp_engine_config plain = config.engine;
+    const char *path = scratch("trace.json");
+    ck_assert_int_eq(dp_trace_open(path, &config.engine.trace, &err), DP_OK);
+    ck_assert_msg(dp_bench_compare_engines(&config, &plain, 6, &row, &err) == DP_OK, "%s", err.message);
+    uint64_t dropped = 1;
+    ck_assert_int_eq(dp_trace_close(config.engine.trace, &dropped, &err), DP_OK);
+    ck_assert(dropped == 0);
+    dp_model_free(model);
+    ck_assert_int_eq(row.single.batch_size, 6);
+    ck_assert_int_eq(row.parallel.batch_size, 6);
+    ck_assert_int_eq(row.devices, 2);
+    ck_assert(row.single.ms_per_step > 0 && row.parallel.ms_per_step > 0);
+    expect(row.speedup, row.single.ms_per_step / row.parallel.ms_per_step);
+    expect(row.efficiency, 0);
+
+    int steps = 0;
+    json_t *trace = json_load_file(path, 0, NULL);
+    ck_assert_ptr_nonnull(trace);
+    const json_t *events = json_is_array(trace) ? trace : json_object_get(trace, "traceEvents");
+    for (size_t i = 0; i < json_array_size(events); i++) {
+        const char *name = json_string_value(json_object_get(json_array_get(events, i), "name"));
+        steps += name && strcmp(name, "step") == 0;
+    }
+    json_decref(trace);
+    /* 3 to warm up, 3 turns of 2; tracks of the coordinator and two devices */
+    ck_assert_int_eq(steps, (3 + 3 * 2) * (1 + 2));
+
+    /* What the baseline cannot do is said as of any engine. */
+    plain.device_ids = (int[]){0, 7};
+    plain.device_count = 2;
+    config.engine.trace = NULL;
+    ck_assert_int_eq(dp_model_build(&linear, &model, &err), DP_OK);
+    config.model = model;
+    ck_assert_int_eq(dp_bench_compare_engines(&config, &plain, 6, &row, &err), DP_ERROR_USAGE);
+    ck_assert_ptr_nonnull(strstr(err.message, "7"));
+    dp_model_free(model);
+}
+END_TEST
+
 /* One crossing of 1 GB takes 10 ms at 100 GB/s. */
 START_TEST(transfers_by_topology)
 {
@@ -226,6 +283,7 @@ int main(void)
 {
     Suite *suite = suite_create("bench");
     TCase *t = tcase_create("bench");
+    tcase_add_checked_fixture(t, scratch_make, scratch_remove);
     tcase_add_test(t, quantiles_lie_between_values);
     tcase_add_test(t, phases_add_up_to_the_median);
     tcase_add_test(t, an_outlier_does_not_move_the_phases);
@@ -234,6 +292,7 @@ int main(void)
     tcase_add_test(t, transfers_by_topology);
     tcase_add_test(t, a_measurement_knows_what_was_measured);
     tcase_add_test(t, a_measurement_stops_when_asked);
+    tcase_add_test(t, two_engines_are_compared);
     tcase_set_timeout(t, 30);
     suite_add_tcase(suite, t);
     SRunner *runner = srunner_create(suite);
