@@ -172,7 +172,9 @@ typedef struct dp_train_summary {
     dp_device_report device[DP_ENGINE_MAX_DEVICES];
 } dp_train_summary;
 
-/* Trains from `state`, which holds the result afterwards. valid may be NULL.
+/* Trains from `state`, which holds the result afterwards; NULL: from what dp_model_state_init makes of
+ * config->seed, and the weights, which then lie on the devices alone while they train, go to the files only.
+ * valid may be NULL.
  *
  * A run that was killed, interrupted, or ended by epochs or max_steps continues when it is called again with
  * the same settings (outputs, epochs and max_steps may differ), to the same bits as if it had never stopped.

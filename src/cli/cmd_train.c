@@ -17,7 +17,6 @@ typedef struct training {
     dp_context *context;
     dp_dataset *train, *valid;
     dp_model *model;
-    dp_model_state state;
     int ids[DP_ENGINE_MAX_DEVICES];
     double shares[DP_ENGINE_MAX_DEVICES];
     int share_count;
@@ -268,10 +267,7 @@ static dp_status make_model(training *t, dp_error *err)
     DP_TRY(count_outputs(t, d, err));
     DP_TRY(choose_loss(t, d, err));
     DP_TRY(weigh_masks(t, err));
-    DP_TRY(dp_model_build(m, &t->model, err));
-    DP_TRY(dp_model_state_create(t->model, &t->state, err));
-    dp_model_state_init(t->model, t->config.seed, &t->state);
-    return DP_OK;
+    return dp_model_build(m, &t->model, err);
 }
 
 static void print_final(const training *t, const dp_train_summary *s)
@@ -323,7 +319,7 @@ static dp_status train(training *t, int *code, dp_error *err)
     observer.stop = cli_stop_wanted;
     dp_train_summary summary;
     dp_status status =
-        dp_train(t->context, t->model, &t->state, t->train, t->valid, &t->config, &observer, &summary, err);
+        dp_train(t->context, t->model, NULL, t->train, t->valid, &t->config, &observer, &summary, err);
     cli_progress_break(&progress);
     if (status == DP_ERROR_MEMORY)
         cli_suggest_batch(t->context, t->model, t->train, t->valid, &t->config, err);
@@ -340,7 +336,6 @@ static dp_status train(training *t, int *code, dp_error *err)
 
 static void close_training(training *t)
 {
-    dp_model_state_free(&t->state);
     dp_free(t->freeze_text);
     dp_model_free(t->model);
     dp_dataset_free(t->train);

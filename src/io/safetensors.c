@@ -602,17 +602,34 @@ static dp_status write_header(dp_atomic_file *file, const char *header, dp_error
     return dp_atomic_write(file, "       ", padding, err);
 }
 
+dp_status dp_tensor_contents(const dp_tensor *tensors, int index, const dp_tensor_source *source,
+                             const void **data, dp_error *err)
+{
+    *data = tensors[index].data;
+    return *data || !source ? DP_OK : source->fetch(source->user, index, data, err);
+}
+
 static dp_status write_all(dp_atomic_file *file, const char *header, const dp_tensor *tensors, int count,
-                           dp_error *err)
+                           const dp_tensor_source *source, dp_error *err)
 {
     DP_TRY(write_header(file, header, err));
-    for (int i = 0; i < count; i++)
-        DP_TRY(dp_atomic_write(file, tensors[i].data, tensors[i].bytes, err));
+    for (int i = 0; i < count; i++) {
+        const void *data;
+        DP_TRY(dp_tensor_contents(tensors, i, source, &data, err));
+        DP_TRY(dp_atomic_write(file, data, tensors[i].bytes, err));
+    }
     return DP_OK;
 }
 
 dp_status dp_safetensors_write(const char *path, const dp_tensor *tensors, int count,
                                const dp_metadata *metadata, int metadata_count, dp_error *err)
+{
+    return dp_safetensors_write_from(path, tensors, count, NULL, metadata, metadata_count, err);
+}
+
+dp_status dp_safetensors_write_from(const char *path, const dp_tensor *tensors, int count,
+                                    const dp_tensor_source *source, const dp_metadata *metadata,
+                                    int metadata_count, dp_error *err)
 {
     char *header = NULL;
     dp_atomic_file *file;
@@ -623,7 +640,7 @@ dp_status dp_safetensors_write(const char *path, const dp_tensor *tensors, int c
     }
     status = dp_atomic_open(path, &file, err);
     if (status == DP_OK) {
-        status = write_all(file, header, tensors, count, err);
+        status = write_all(file, header, tensors, count, source, err);
         if (status == DP_OK)
             status = dp_atomic_commit(file, err);
         else

@@ -82,4 +82,19 @@ int64_t dp_tensor_int(const dp_tensor *tensor, int64_t i);
 dp_status dp_safetensors_write(const char *path, const dp_tensor *tensors, int count,
                                const dp_metadata *metadata, int metadata_count, dp_error *err);
 
+/* Contents that are not all in memory at once: fetch gives those of tensor `index`, which stay valid until it
+ * is called again. */
+typedef struct dp_tensor_source {
+    dp_status (*fetch)(void *user, int index, const void **data, dp_error *err);
+    void *user;
+} dp_tensor_source;
+
+/* The contents of tensor `index`: its data, or from the source where that is NULL. */
+dp_status dp_tensor_contents(const dp_tensor *tensors, int index, const dp_tensor_source *source,
+                             const void **data, dp_error *err);
+/* dp_safetensors_write, with the contents of tensors whose data are NULL fetched one after the other. */
+dp_status dp_safetensors_write_from(const char *path, const dp_tensor *tensors, int count,
+                                    const dp_tensor_source *source, const dp_metadata *metadata,
+                                    int metadata_count, dp_error *err);
+
 #endif

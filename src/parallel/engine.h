@@ -282,10 +282,15 @@ dp_status dp_replica_get_buffers(dp_replica *r, const void *values, dp_error *er
  */
 typedef struct dp_moment_job {
     float *moment; /* r->moment1 or r->moment2 */
-    float *host;
+    const float *host;
 } dp_moment_job;
-dp_status dp_replica_get_moment(dp_replica *r, const void *moment_job, dp_error *err);
 dp_status dp_replica_set_moment(dp_replica *r, const void *moment_job, dp_error *err);
+
+typedef struct dp_param_job {
+    int moment, param; /* moment 0: the weights */
+    float *out;
+} dp_param_job;
+dp_status dp_replica_get_param(dp_replica *r, const void *param_job, dp_error *err);
 
 /* ---- clock.c ---- */
 

@@ -315,28 +315,33 @@ dp_status dp_replica_get_buffers(dp_replica *r, const void *argument, dp_error *
 
 /* ---- the optimizer's moments ---- */
 
-static dp_status copy_moment(dp_replica *r, const dp_moment_job *job, bool to_host, dp_error *err)
+dp_status dp_replica_set_moment(dp_replica *r, const void *moment_job, dp_error *err)
 {
+    const dp_moment_job *job = moment_job;
     const dp_model *model = r->engine->model;
     const dp_arena *arena = &r->engine->arena;
     for (int p = 0; p < model->param_count; p++) {
         const dp_param_info *info = &model->params[p].info;
-        if (!arena->trainable[p])
-            continue;
-        float *device = job->moment + arena->offset[p], *host = job->host + info->offset;
-        size_t bytes = (size_t)info->elements * sizeof(float);
-        DP_TRY(to_host ? dp_copy(&r->copy, NULL, host, r->device, device, bytes, err)
-                       : dp_copy(&r->copy, r->device, device, NULL, host, bytes, err));
+        if (arena->trainable[p])
+            DP_TRY(dp_copy(&r->copy, r->device, job->moment + arena->offset[p], NULL,
+                           job->host + info->offset, (size_t)info->elements * sizeof(float), err));
     }
     return dp_stream_synchronize(&r->copy, err);
 }
 
-dp_status dp_replica_get_moment(dp_replica *r, const void *moment_job, dp_error *err)
-{
-    return copy_moment(r, moment_job, true, err);
-}
+/* ---- one parameter ---- */
 
-dp_status dp_replica_set_moment(dp_replica *r, const void *moment_job, dp_error *err)
+dp_status dp_replica_get_param(dp_replica *r, const void *param_job, dp_error *err)
 {
-    return copy_moment(r, moment_job, false, err);
+    const dp_param_job *job = param_job;
+    const dp_arena *arena = &r->engine->arena;
+    const float *const parts[] = {r->weights, r->moment1, r->moment2};
+    size_t bytes = (size_t)r->engine->model->params[job->param].info.elements * sizeof(float);
+    if (job->moment > 0 && !arena->trainable[job->param]) {
+        memset(job->out, 0, bytes);
+        return DP_OK;
+    }
+    DP_TRY(dp_copy(&r->copy, NULL, job->out, r->device, parts[job->moment] + arena->offset[job->param], bytes,
+                   err));
+    return dp_stream_synchronize(&r->copy, err);
 }

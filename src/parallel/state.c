@@ -83,30 +83,39 @@ int dp_optimizer_moments(const dp_optimizer_config *config)
     return config->adamw ? 2 : config->momentum != 0;
 }
 
-static dp_status move_moments(dp_engine *engine, float *const host[2],
-                              dp_status (*move)(dp_replica *, const void *, dp_error *), dp_error *err)
+dp_status dp_engine_get_param(dp_engine *engine, int moment, int param, float *out, dp_error *err)
 {
-    float *const moments[] = {engine->primary->moment1, engine->primary->moment2};
-    for (int i = 0; i < dp_optimizer_moments(&engine->config.optimizer); i++) {
-        const dp_moment_job job = {moments[i], host[i]};
-        dp_worker_post(engine->primary, move, &job);
-        DP_TRY(dp_workers_wait(engine, err));
-    }
-    return DP_OK;
+    DP_TRY(dp_check_idle(engine, err));
+    int moments = engine->config.evaluation_only ? 0 : dp_optimizer_moments(&engine->config.optimizer);
+    if (param < 0 || param >= engine->model->param_count || moment < 0 || moment > moments)
+        return dp_fail(err, DP_ERROR_USAGE, "parameter %d, moment %d: there are %d parameters and %d moments",
+                       param, moment, engine->model->param_count, moments);
+    const dp_param_job job = {moment, param, out};
+    dp_worker_post(engine->primary, dp_replica_get_param, &job);
+    return dp_workers_wait(engine, err);
 }
 
 dp_status dp_engine_get_optimizer(dp_engine *engine, dp_optimizer_state *state, dp_error *err)
 {
     DP_TRY(dp_check_idle(engine, err));
-    for (int i = 0; i < dp_optimizer_moments(&engine->config.optimizer); i++)
-        memset(state->moment[i], 0, (size_t)engine->model->elements * sizeof(float));
+    const dp_model *model = engine->model;
     state->updates = engine->update_count;
-    return move_moments(engine, state->moment, dp_replica_get_moment, err);
+    for (int i = 0; i < dp_optimizer_moments(&engine->config.optimizer); i++)
+        for (int p = 0; p < model->param_count; p++)
+            DP_TRY(
+                dp_engine_get_param(engine, i + 1, p, state->moment[i] + model->params[p].info.offset, err));
+    return DP_OK;
 }
 
 dp_status dp_engine_set_optimizer(dp_engine *engine, const dp_optimizer_state *state, dp_error *err)
 {
     DP_TRY(dp_check_idle(engine, err));
     engine->update_count = state->updates;
-    return move_moments(engine, state->moment, dp_replica_set_moment, err);
+    float *const moments[] = {engine->primary->moment1, engine->primary->moment2};
+    for (int i = 0; i < dp_optimizer_moments(&engine->config.optimizer); i++) {
+        const dp_moment_job job = {moments[i], state->moment[i]};
+        dp_worker_post(engine->primary, dp_replica_set_moment, &job);
+        DP_TRY(dp_workers_wait(engine, err));
+    }
+    return DP_OK;
 }

@@ -55,19 +55,27 @@ static void add_number(entries *e, char *key, double value)
     add_text(e, key, e->text[e->count]);
 }
 
-static dp_status write_file(const char *path, const dp_model *model, const dp_model_state *state,
+static dp_status write_file(const char *path, const dp_model *model, const dp_run_tensors *tensors,
                             const entries *e, dp_error *err)
 {
-    dp_views views = {0};
-    dp_status status = dp_views_add(&views, model, "", state, dp_state_count(model), err);
+    dp_run_views views;
+    dp_status status = dp_run_views_make(model, tensors, "", false, &views, err);
     if (status == DP_OK)
-        status = dp_safetensors_write(path, views.tensors, views.count, e->list, e->count, err);
-    dp_views_clear(&views);
+        status = dp_safetensors_write_from(path, views.list.tensors, views.list.count, &views.source, e->list,
+                                           e->count, err);
+    dp_views_clear(&views.list);
     return status;
 }
 
 dp_status dp_checkpoint_write(const char *path, const dp_model *model, const dp_model_state *state,
                               const dp_checkpoint_info *info, dp_error *err)
+{
+    const dp_run_tensors tensors = {.model = *state};
+    return dp_checkpoint_write_run(path, model, &tensors, info, err);
+}
+
+dp_status dp_checkpoint_write_run(const char *path, const dp_model *model, const dp_run_tensors *tensors,
+                                  const dp_checkpoint_info *info, dp_error *err)
 {
     char *normalization = normalization_text(info);
     if (!normalization)
@@ -86,7 +94,7 @@ dp_status dp_checkpoint_write(const char *path, const dp_model *model, const dp_
     add_number(&e, "valid_split", info->valid_split);
     if (info->epoch >= 0)
         add_text(&e, "epoch", epoch);
-    dp_status status = write_file(path, model, state, &e, err);
+    dp_status status = write_file(path, model, tensors, &e, err);
     free(normalization);
     return status;
 }

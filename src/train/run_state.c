@@ -11,9 +11,8 @@
 #include "io/file.h"
 #include "train/train.h"
 
-enum { STATE_VERSION = 1, EXACT_DIGITS = 17 };
+enum { STATE_VERSION = 1, EXACT_DIGITS = 17, CRC_SIZE = 16 };
 
-static const char *const moment_prefixes[] = {"moment1.", "moment2."};
 static const char model_prefix[] = "model.", state_key[] = "dptrain_state", crc_key[] = "crc32";
 
 /* ---- writing ---- */
@@ -70,23 +69,17 @@ static char *describe(const dp_settings *settings, const dp_run_state *s)
     return text;
 }
 
-static dp_status collect_views(const dp_model *model, const dp_run_tensors *t, dp_views *views, dp_error *err)
-{
-    DP_TRY(dp_views_add(views, model, model_prefix, &t->model, dp_state_count(model), err));
-    for (int i = 0; i < t->moments; i++) {
-        const dp_model_state moment = {.weights = t->moment[i]};
-        DP_TRY(dp_views_add(views, model, moment_prefixes[i], &moment, dp_model_param_count(model), err));
-    }
-    return DP_OK;
-}
-
 /* Of the description and the tensors' bytes, in the order in which they lie in the file. */
-static uint32_t checksum(const char *text, const dp_views *views)
+static dp_status checksum(const char *text, const dp_run_views *views, char out[CRC_SIZE], dp_error *err)
 {
     uLong crc = crc32_z(0, (const Bytef *)text, strlen(text));
-    for (int i = 0; i < views->count; i++)
-        crc = crc32_z(crc, views->tensors[i].data, views->tensors[i].bytes);
-    return (uint32_t)crc;
+    for (int i = 0; i < views->list.count; i++) {
+        const void *data;
+        DP_TRY(dp_run_views_contents(views, i, &data, err));
+        crc = crc32_z(crc, data, views->list.tensors[i].bytes);
+    }
+    snprintf(out, CRC_SIZE, "%08x", (unsigned)crc);
+    return DP_OK;
 }
 
 dp_status dp_run_state_write(const char *path, const dp_model *model, const dp_settings *settings,
@@ -95,15 +88,16 @@ dp_status dp_run_state_write(const char *path, const dp_model *model, const dp_s
     char *text = describe(settings, state);
     if (!text)
         return dp_fail(err, DP_ERROR_MEMORY, "out of memory: cannot write '%s'", path);
-    char crc[16];
+    char crc[CRC_SIZE];
     const dp_metadata metadata[] = {{(char *)state_key, text}, {(char *)crc_key, crc}};
-    dp_views views = {0};
-    dp_status status = collect_views(model, tensors, &views, err);
-    if (status == DP_OK) {
-        snprintf(crc, sizeof crc, "%08x", (unsigned)checksum(text, &views));
-        status = dp_safetensors_write(path, views.tensors, views.count, metadata, 2, err);
-    }
-    dp_views_clear(&views);
+    dp_run_views views;
+    dp_status status = dp_run_views_make(model, tensors, model_prefix, true, &views, err);
+    if (status == DP_OK)
+        status = checksum(text, &views, crc, err);
+    if (status == DP_OK)
+        status = dp_safetensors_write_from(path, views.list.tensors, views.list.count, &views.source,
+                                           metadata, 2, err);
+    dp_views_clear(&views.list);
     free(text);
     return status;
 }
@@ -261,13 +255,7 @@ dp_status dp_run_file_open(const char *path, dp_run_file *out, dp_error *err)
 
 dp_status dp_run_file_read(const dp_run_file *f, const dp_model *model, dp_run_tensors *t, dp_error *err)
 {
-    DP_TRY(dp_views_read(f->file, f->path, model, model_prefix, &t->model, dp_state_count(model), err));
-    for (int i = 0; i < t->moments; i++) {
-        dp_model_state moment = {.weights = t->moment[i]};
-        DP_TRY(dp_views_read(f->file, f->path, model, moment_prefixes[i], &moment,
-                             dp_model_param_count(model), err));
-    }
-    return DP_OK;
+    return dp_run_tensors_read(f->file, f->path, model, model_prefix, t, err);
 }
 
 void dp_run_file_close(dp_run_file *file)

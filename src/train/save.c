@@ -9,28 +9,24 @@
 /* A state with such values could only fail again. */
 static dp_status check_finite(const dp_trainer *t, dp_error *err)
 {
-    const dp_run_tensors *r = &t->tensors;
-    const char *name = dp_views_nonfinite(t->model, &r->model, dp_state_count(t->model)), *what = "value";
-    for (int i = 0; i < r->moments && !name; i++) {
-        const dp_model_state moment = {.weights = r->moment[i]};
-        name = dp_views_nonfinite(t->model, &moment, dp_model_param_count(t->model));
-        what = "optimizer's state";
+    dp_run_views v;
+    int entries = dp_state_count(t->model), params = dp_model_param_count(t->model);
+    dp_status status = dp_run_views_make(t->model, &t->tensors, "", true, &v, err);
+    for (int i = 0; i < v.list.count && status == DP_OK; i++) {
+        const dp_tensor *tensor = &v.list.tensors[i];
+        const void *data;
+        status = dp_run_views_contents(&v, i, &data, err);
+        if (status != DP_OK || tensor->dtype != DP_F32 || dp_first_nonfinite(data, tensor->elements) < 0)
+            continue;
+        status = dp_fail(err, DP_ERROR_NONFINITE,
+                         "not finite after epoch %lld, batch %lld (step %lld): the %s of '%s'; a lower --lr "
+                         "may help, checkpoints are as they were",
+                         (long long)t->progress.epoch, (long long)t->progress.batch,
+                         (long long)t->progress.step, i < entries ? "value" : "optimizer's state",
+                         i < entries ? tensor->name : dp_model_param(t->model, (i - entries) % params)->name);
     }
-    return name ? dp_fail(err, DP_ERROR_NONFINITE,
-                          "not finite after epoch %lld, batch %lld (step %lld): the %s of '%s'; a lower --lr "
-                          "may help, checkpoints are as they were",
-                          (long long)t->progress.epoch, (long long)t->progress.batch,
-                          (long long)t->progress.step, what, name)
-                : DP_OK;
-}
-
-/* Brings the engine's state to the host. */
-static dp_status fetch(dp_trainer *t, dp_error *err)
-{
-    dp_optimizer_state optimizer = {.moment = {t->tensors.moment[0], t->tensors.moment[1]}};
-    DP_TRY(dp_engine_get_state(t->engine, &t->tensors.model, err));
-    DP_TRY(dp_engine_get_optimizer(t->engine, &optimizer, err));
-    return check_finite(t, err);
+    dp_views_clear(&v.list);
+    return status;
 }
 
 dp_status dp_trainer_report(const dp_trainer *t, int index, dp_device_report *out, dp_error *err)
@@ -55,7 +51,8 @@ dp_status dp_trainer_save(dp_trainer *t, dp_error *err)
 {
     if (t->is_saved || !t->config->model_dir)
         return DP_OK;
-    DP_TRY(fetch(t, err));
+    DP_TRY(dp_engine_get_buffers(t->engine, t->tensors.model.buffers, t->tensors.model.counters, err));
+    DP_TRY(check_finite(t, err));
     t->state.seconds = dp_now() - t->began;
     for (int k = 0; k < dp_engine_devices(t->engine); k++) {
         dp_device_report report;
@@ -80,7 +77,7 @@ static dp_status write_weights(dp_trainer *t, const char *path, int64_t epoch, d
                                .epoch = epoch};
     memcpy(info.mean, d->mean, sizeof info.mean);
     memcpy(info.std, d->std, sizeof info.std);
-    return dp_checkpoint_write(path, t->model, &t->tensors.model, &info, err);
+    return dp_checkpoint_write_run(path, t->model, &t->tensors, &info, err);
 }
 
 static dp_status write_checkpoint(dp_trainer *t, const char *name, dp_error *err)

@@ -112,7 +112,6 @@ static dp_status load_init(dp_trainer *t, dp_error *err)
 
 static dp_status make_moments(dp_trainer *t, dp_error *err)
 {
-    t->tensors.moments = dp_optimizer_moments(&t->config->engine.optimizer);
     for (int i = 0; i < t->tensors.moments; i++)
         DP_TRY(dp_calloc((size_t)dp_model_elements(t->model), sizeof(float), "the optimizer's state",
                          &t->tensors.moment[i], err));
@@ -148,9 +147,10 @@ dp_status dp_trainer_locate(dp_trainer *t, dp_error *err)
     dp_status status = choose_states(t, &directory, states, err);
     if (status == DP_OK && (c->model_dir || states[0])) {
         status = dp_settings_collect(c, t->model, t->train, t->valid, &t->settings, err);
-        if (status == DP_OK)
-            status = make_moments(t, err);
+        t->tensors.moments = dp_optimizer_moments(&c->engine.optimizer);
     }
+    if (status == DP_OK && states[0])
+        status = make_moments(t, err);
     if (status == DP_OK && states[0])
         status = read_states(t, directory, states, err);
     else if (status == DP_OK && c->init)
@@ -182,11 +182,13 @@ bool dp_trainer_is_finished(const dp_trainer *t)
 static dp_status fill_engine(dp_trainer *t, dp_error *err)
 {
     DP_TRY(dp_engine_set_state(t->engine, &t->tensors.model, err));
-    if (!t->resumed_from)
-        return DP_OK;
     const dp_optimizer_state optimizer = {.updates = t->state.step,
                                           .moment = {t->tensors.moment[0], t->tensors.moment[1]}};
-    return dp_engine_set_optimizer(t->engine, &optimizer, err);
+    if (t->resumed_from)
+        DP_TRY(dp_engine_set_optimizer(t->engine, &optimizer, err));
+    dp_free(t->own.weights);
+    t->own.weights = NULL;
+    return dp_run_tensors_leave(&t->tensors, t->model, t->engine, err);
 }
 
 /* The model_best of the run that continues here stays the best until a better one comes. */

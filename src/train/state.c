@@ -15,7 +15,7 @@ dp_state_entry dp_state_at(const dp_model *model, const dp_model_state *state, i
         const dp_param_info *p = dp_model_param(model, index);
         dp_state_entry e = {.name = p->name, .rank = p->rank, .elements = p->elements};
         memcpy(e.shape, p->shape, sizeof p->shape);
-        e.values = state->weights + p->offset;
+        e.values = state->weights ? state->weights + p->offset : NULL;
         return e;
     }
     const dp_buffer_info *b = dp_model_buffer(model, index - params);

@@ -44,13 +44,14 @@ dp_status dp_log_complete(const char *path, int64_t steps, double seconds, dp_er
 
 /* ---- views.c: a model's named tensors in files ---- */
 
-/* Tensors that lie in memory, under their names in a file. */
+/* Tensors under their names in a file. */
 typedef struct dp_views {
     dp_tensor *tensors;
     int count;
 } dp_views;
 
-/* Adds the first `count` entries of the state (see dp_state_at), named prefix + their names. */
+/* Adds the first `count` entries of the state (see dp_state_at), named prefix + their names; without data
+ * where the state has none. */
 dp_status dp_views_add(dp_views *views, const dp_model *model, const char *prefix,
                        const dp_model_state *state, int count, dp_error *err);
 void dp_views_clear(dp_views *views);
@@ -58,9 +59,7 @@ void dp_views_clear(dp_views *views);
  * another type or shape. */
 dp_status dp_views_read(const dp_safetensors *file, const char *path, const dp_model *model,
                         const char *prefix, dp_model_state *state, int count, dp_error *err);
-/* The name of the first of these entries that has a value that is not finite; NULL if there is none. */
-const char *dp_views_nonfinite(const dp_model *model, const dp_model_state *state, int count);
-/* Index of the first such value; -1 if there is none. */
+/* Index of the first value that is not finite; -1 if there is none. */
 int64_t dp_first_nonfinite(const float *values, int64_t count);
 
 /* ---- settings.c: what a run may not change when it continues ---- */
@@ -97,13 +96,43 @@ typedef struct dp_run_state {
     dp_log_mark log;
 } dp_run_state;
 
-/* The tensors that go with it. */
+/* ---- run_tensors.c: the tensors that go with it ---- */
+
+enum { DP_MOMENTS = 2 };
+
+/* In host memory at first; once an engine holds the weights and moments, there alone. */
 typedef struct dp_run_tensors {
-    dp_model_state model; /* the caller's */
+    dp_model_state model; /* weights NULL: the engine's */
     int moments;
-    float *moment[2]; /* of the optimizer, laid out as the weights */
+    float *moment[DP_MOMENTS]; /* of the optimizer, laid out as the weights; NULL: the engine's */
+    dp_engine *engine;         /* NULL: all of it lies above */
+    float *fetched;            /* with an engine: room for the largest parameter */
 } dp_run_tensors;
 
+/* The engine, which has been given them, is where weights and moments are from now on. The weights were the
+ * caller's to free, the moments are freed. */
+dp_status dp_run_tensors_leave(dp_run_tensors *t, const dp_model *model, dp_engine *engine, dp_error *err);
+/* Frees all but the model's state. */
+void dp_run_tensors_clear(dp_run_tensors *t);
+/* Fills them (in host memory) from the file. */
+dp_status dp_run_tensors_read(const dp_safetensors *file, const char *path, const dp_model *model,
+                              const char *prefix, dp_run_tensors *t, dp_error *err);
+
+/* Them as named tensors: the model's entries (prefix + their names), then, if wanted, the moments. */
+typedef struct dp_run_views {
+    dp_views list; /* to be cleared by dp_views_clear */
+    dp_tensor_source source;
+    const dp_model *model;
+    const dp_run_tensors *tensors;
+} dp_run_views;
+
+/* *out keeps pointers to the tensors, the model and itself. */
+dp_status dp_run_views_make(const dp_model *model, const dp_run_tensors *tensors, const char *prefix,
+                            bool moments, dp_run_views *out, dp_error *err);
+/* A tensor's contents, valid until those of the next are asked for. */
+dp_status dp_run_views_contents(const dp_run_views *views, int index, const void **data, dp_error *err);
+
+/* Both as a file. */
 dp_status dp_run_state_write(const char *path, const dp_model *model, const dp_settings *settings,
                              const dp_run_state *state, const dp_run_tensors *tensors, dp_error *err);
 
@@ -121,6 +150,12 @@ dp_status dp_run_file_read(const dp_run_file *file, const dp_model *model, dp_ru
 void dp_run_file_close(dp_run_file *file);
 /* The description inside such a file, which is not to be trusted. */
 dp_status dp_run_state_parse(const char *json, dp_run_state *state, dp_settings *settings, dp_error *err);
+
+/* ---- checkpoint.c ---- */
+
+/* dp_checkpoint_write of a run's tensors. */
+dp_status dp_checkpoint_write_run(const char *path, const dp_model *model, const dp_run_tensors *tensors,
+                                  const dp_checkpoint_info *info, dp_error *err);
 
 /* ---- model_dir.c: the directory of a run ---- */
 
@@ -159,7 +194,7 @@ dp_status dp_model_dir_prune(const dp_model_dir *dir, int64_t first_kept, dp_err
 
 /* ---- state.c: what a checkpoint holds, by name ---- */
 
-/* A view into a dp_model_state: float32 values, or a counter (int64, rank 0). */
+/* A view into a dp_model_state: float32 values (NULL: it has no weights), or a counter (int64, rank 0). */
 typedef struct dp_state_entry {
     const char *name;
     int rank;

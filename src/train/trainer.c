@@ -239,7 +239,9 @@ static dp_status end_run(dp_trainer *t, dp_error *err)
     dp_train_summary *s = t->summary;
     if (t->interrupted)
         DP_TRY(save_here(t, err));
-    DP_TRY(dp_engine_get_state(t->engine, &t->tensors.model, err));
+    DP_TRY(dp_engine_get_buffers(t->engine, t->tensors.model.buffers, t->tensors.model.counters, err));
+    if (t->result)
+        DP_TRY(dp_engine_get_weights(t->engine, t->result->weights, err));
     if (!t->interrupted)
         DP_TRY(dp_trainer_save_final(t, err));
     s->devices = dp_engine_devices(t->engine);
@@ -282,8 +284,20 @@ static dp_status finish_again(dp_trainer *t, dp_error *err)
     return t->log_path ? dp_log_complete(t->log_path, s->step, s->seconds, err) : DP_OK;
 }
 
+/* The state that training begins from, unless a file holds it. */
+static dp_status make_state(dp_trainer *t, dp_error *err)
+{
+    if (!t->result) {
+        DP_TRY(dp_model_state_create(t->model, &t->own, err));
+        dp_model_state_init(t->model, t->config->seed, &t->own);
+    }
+    t->tensors.model = t->result ? *t->result : t->own;
+    return DP_OK;
+}
+
 static dp_status run(dp_trainer *t, dp_error *err)
 {
+    DP_TRY(make_state(t, err));
     DP_TRY(dp_trainer_locate(t, err));
     DP_TRY(dp_trainer_is_finished(t) ? finish_again(t, err) : take_steps(t, err));
     t->summary->steps = t->state.step;
@@ -301,8 +315,8 @@ static void close_run(dp_trainer *t)
     dp_log_close(t->log);
     dp_model_dir_close(&t->dir);
     dp_settings_clear(&t->settings);
-    for (int i = 0; i < t->tensors.moments; i++)
-        dp_free(t->tensors.moment[i]);
+    dp_run_tensors_clear(&t->tensors);
+    dp_model_state_free(&t->own);
     dp_free(t->log_path);
     dp_free(t->resumed_from);
 }
@@ -344,7 +358,7 @@ dp_status dp_train(dp_context *context, const dp_model *model, dp_model_state *s
                     .valid = valid,
                     .summary = summary,
                     .dir = {.lock = -1},
-                    .tensors = {.model = *state}};
+                    .result = state};
     dp_status status = config->trace ? dp_trace_open(config->trace, &t.trace, err) : DP_OK;
     own.engine.trace = t.trace;
     if (status == DP_OK)

@@ -18,6 +18,8 @@ typedef struct dp_trainer {
     dp_log *log;
     dp_trace *trace; /* NULL: none */
     dp_settings settings;
+    dp_model_state *result; /* the caller's; NULL: the weights go to files alone */
+    dp_model_state own; /* where there is no result: the state's memory, weights until the engine has them */
     dp_run_tensors tensors;
     dp_engine *engine;
     dp_loader *loader, *valid_loader;

@@ -73,16 +73,6 @@ dp_status dp_views_read(const dp_safetensors *file, const char *path, const dp_m
     return DP_OK;
 }
 
-const char *dp_views_nonfinite(const dp_model *model, const dp_model_state *state, int count)
-{
-    for (int i = 0; i < count; i++) {
-        const dp_state_entry e = dp_state_at(model, state, i);
-        if (e.values && dp_first_nonfinite(e.values, e.elements) >= 0)
-            return e.name;
-    }
-    return NULL;
-}
-
 int64_t dp_first_nonfinite(const float *values, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {

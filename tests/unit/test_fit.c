@@ -1,8 +1,9 @@
 /* dp_train and dp_evaluate with data that the model, the criterion or the engine does not take, and with the
- * devices left out. */
+ * devices left out; the weights left to the devices. */
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "dptrain/train.h"
 
@@ -116,6 +117,69 @@ START_TEST(all_devices_train_without_ids)
 }
 END_TEST
 
+/* Without a state the same initial weights give the same file. */
+START_TEST(no_state_is_the_seed_s)
+{
+    static float got[10 * 17], wanted[10 * 17];
+    char path[] = "/tmp/dptrain_fit_XXXXXX";
+    int file = mkstemp(path);
+    ck_assert_int_ge(file, 0);
+    close(file);
+    run r;
+    dp_train_summary summary;
+    dp_load_report report;
+    open_run(&r, 4, 10);
+    r.config.seed = 7;
+    r.config.save = path;
+    ck_assert_int_eq(dp_model_elements(r.model), 10 * 17);
+    dp_model_state_init(r.model, 7, &r.state);
+    OK(dp_train(r.context, r.model, &r.state, r.train, r.valid, &r.config, NULL, &summary, &err));
+    memcpy(wanted, r.state.weights, sizeof wanted);
+    OK(dp_train(r.context, r.model, NULL, r.train, r.valid, &r.config, NULL, &summary, &err));
+    memset(r.state.weights, 0, sizeof wanted);
+    OK(dp_weights_load(path, r.model, false, &r.state, &report, &err));
+    memcpy(got, r.state.weights, sizeof got);
+    ck_assert_int_eq(memcmp(got, wanted, sizeof got), 0);
+    unlink(path);
+    close_run(&r);
+}
+END_TEST
+
+START_TEST(one_parameter_at_a_time)
+{
+    float weights[10 * 17], velocity[10 * 17], part[10 * 16];
+    run r;
+    dp_engine *engine;
+    open_run(&r, 4, 10);
+    const char *freeze[] = {"*bias"};
+    r.config.engine.freeze = freeze;
+    r.config.engine.freeze_count = 1;
+    OK(dp_engine_create(r.context, r.model, &r.config.engine, &engine, &err));
+    for (int i = 0; i < 10 * 17; i++) {
+        weights[i] = (float)i;
+        velocity[i] = 1000 + (float)i;
+    }
+    const dp_optimizer_state optimizer = {.updates = 1, .moment = {velocity}};
+    OK(dp_engine_set_weights(engine, weights, &err));
+    OK(dp_engine_set_optimizer(engine, &optimizer, &err));
+    for (int p = 0; p < 2; p++) {
+        const dp_param_info *info = dp_model_param(r.model, p);
+        bool frozen = strstr(info->name, "bias") != NULL;
+        OK(dp_engine_get_param(engine, 0, p, part, &err));
+        for (int64_t i = 0; i < info->elements; i++)
+            ck_assert_float_eq(part[i], weights[info->offset + i]);
+        OK(dp_engine_get_param(engine, 1, p, part, &err));
+        for (int64_t i = 0; i < info->elements; i++)
+            ck_assert_float_eq(part[i], frozen ? 0 : velocity[info->offset + i]);
+    }
+    ck_assert_int_eq(dp_engine_get_param(engine, 2, 0, part, &err), DP_ERROR_USAGE);
+    ck_assert_int_eq(dp_engine_get_param(engine, 0, 2, part, &err), DP_ERROR_USAGE);
+    ck_assert_int_eq(dp_engine_get_param(engine, 0, -1, part, &err), DP_ERROR_USAGE);
+    dp_engine_free(engine);
+    close_run(&r);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("fit");
@@ -125,6 +189,8 @@ int main(void)
     tcase_add_test(t, labels_where_values_are_wanted);
     tcase_add_test(t, samples_along_another_dimension);
     tcase_add_test(t, all_devices_train_without_ids);
+    tcase_add_test(t, no_state_is_the_seed_s);
+    tcase_add_test(t, one_parameter_at_a_time);
     tcase_set_timeout(t, 30);
     suite_add_tcase(suite, t);
     SRunner *runner = srunner_create(suite);

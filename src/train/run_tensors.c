@@ -1,0 +1,72 @@
+/* The tensors of a run, as files and checks go through them: from host memory, or one parameter after the
+ * other from the engine, so that the host holds no second copy of what the primary holds. */
+#include "base/memory.h"
+#include "train/train.h"
+
+static const char *const moment_prefixes[DP_MOMENTS] = {"moment1.", "moment2."};
+
+static dp_status fetch(void *user, int index, const void **data, dp_error *err)
+{
+    const dp_run_views *v = user;
+    const dp_run_tensors *t = v->tensors;
+    int params = dp_model_param_count(v->model), entries = dp_state_count(v->model);
+    bool is_moment = index >= entries;
+    int moment = is_moment ? 1 + (index - entries) / params : 0;
+    *data = t->fetched;
+    return dp_engine_get_param(t->engine, moment, is_moment ? (index - entries) % params : index, t->fetched,
+                               err);
+}
+
+dp_status dp_run_views_make(const dp_model *model, const dp_run_tensors *tensors, const char *prefix,
+                            bool moments, dp_run_views *out, dp_error *err)
+{
+    *out = (dp_run_views){.model = model, .tensors = tensors, .source = {.fetch = fetch, .user = out}};
+    dp_views *list = &out->list;
+    dp_status status = dp_views_add(list, model, prefix, &tensors->model, dp_state_count(model), err);
+    for (int i = 0; moments && i < tensors->moments && status == DP_OK; i++) {
+        const dp_model_state moment = {.weights = tensors->moment[i]};
+        status = dp_views_add(list, model, moment_prefixes[i], &moment, dp_model_param_count(model), err);
+    }
+    if (status != DP_OK)
+        dp_views_clear(list);
+    return status;
+}
+
+dp_status dp_run_views_contents(const dp_run_views *v, int index, const void **data, dp_error *err)
+{
+    return dp_tensor_contents(v->list.tensors, index, &v->source, data, err);
+}
+
+dp_status dp_run_tensors_read(const dp_safetensors *file, const char *path, const dp_model *model,
+                              const char *prefix, dp_run_tensors *t, dp_error *err)
+{
+    DP_TRY(dp_views_read(file, path, model, prefix, &t->model, dp_state_count(model), err));
+    for (int i = 0; i < t->moments; i++) {
+        dp_model_state moment = {.weights = t->moment[i]};
+        DP_TRY(
+            dp_views_read(file, path, model, moment_prefixes[i], &moment, dp_model_param_count(model), err));
+    }
+    return DP_OK;
+}
+
+dp_status dp_run_tensors_leave(dp_run_tensors *t, const dp_model *model, dp_engine *engine, dp_error *err)
+{
+    int64_t largest = 0;
+    for (int p = 0; p < dp_model_param_count(model); p++)
+        if (dp_model_param(model, p)->elements > largest)
+            largest = dp_model_param(model, p)->elements;
+    t->engine = engine;
+    t->model.weights = NULL;
+    for (int i = 0; i < t->moments; i++) {
+        dp_free(t->moment[i]);
+        t->moment[i] = NULL;
+    }
+    return dp_calloc((size_t)largest, sizeof *t->fetched, "a parameter", &t->fetched, err);
+}
+
+void dp_run_tensors_clear(dp_run_tensors *t)
+{
+    for (int i = 0; i < t->moments; i++)
+        dp_free(t->moment[i]);
+    dp_free(t->fetched);
+}
