@@ -175,12 +175,14 @@ cuda_tsan() {
     shift
     have_cuda 'engine, emulated GPUs, TSan' || return
     task 'build, emulated GPUs, TSan' 900 "$MAKE" -j"$(nproc)" --no-print-directory BUILD="$dir" SANITIZE=thread \
-        CFLAGS='-g -O1' "$dir/emulated/test_engine" "$dir/emulated/test_engine_backend" || return
+        CFLAGS='-g -O1' "$dir/emulated/"test_{engine,engine_backend,handovers} || return
     for seed; do
         for name in test_engine test_engine_backend; do
             tests "$name, emulated GPUs, TSan, seed $seed" 300 "${tsan[@]}" CK_RUN_CASE=ordering DPTRAIN_EMULATED_GPUS=3 \
                 DPTRAIN_EMULATED_DELAY_US=200 DPTRAIN_EMULATED_SEED="$seed" "$dir/emulated/$name" cuda
         done
+        tests "hand-overs, mlp, emulated GPUs, TSan, seed $seed" 300 "${tsan[@]}" CK_RUN_CASE=mlp \
+            DPTRAIN_EMULATED_GPUS=3 DPTRAIN_EMULATED_SEED="$seed" "$dir/emulated/test_handovers" cuda
     done
 }
 
@@ -252,6 +254,9 @@ check_long() {
     fuzz 5000000 900
     ops ', TSan' "$base/tsan" "${tsan[@]}"
     cuda_tsan "$base/tsan" {2..20}
+    [ ! -x "$base/tsan/emulated/test_handovers" ] ||
+        tests 'hand-overs of every model, emulated GPUs, TSan' 7200 "${tsan[@]}" DPTRAIN_EMULATED_GPUS=3 \
+            DPTRAIN_EMULATED_DELAY_US=200 DPTRAIN_EMULATED_SEED=1 "$base/tsan/emulated/test_handovers" cuda
     tests 'a crash at every change of a file' 7200 env DPTRAIN_TEST_LONG=1 CK_RUN_SUITE=resume \
         DPTRAIN="$base/check/dptrain" "$base/check/tests/test_cli"
     for round in 1 2 3 4 5; do
