@@ -176,7 +176,7 @@ $(BUILD)/tests/fuzz_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/tests/fuzz/fuzz.o \
 include tests/cuda_emulation/emulation.mk
 include cuda/cuda.mk
 $(CUDA_BACKEND_OBJECTS) $(CUDA_BASE_OBJECTS) $(CUDA_KERNEL_OBJECTS) $(CUDA_OPS_OBJECTS): | $(BUILD)/probed
-$(EMULATION_OBJECTS) $(EMULATION_KERNEL_OBJECTS) $(EMULATION_TEST_OBJECTS): | $(BUILD)/probed
+$(EMULATION_OBJECTS) $(EMULATION_KERNEL_OBJECTS) $(EMULATION_CHECKED_KERNEL_OBJECTS) $(EMULATION_CHECKER_OBJECTS) $(EMULATION_TEST_OBJECTS): | $(BUILD)/probed
 
 # The normal program beside a CUDA backend that runs on emulated GPUs: --device cuda with DPTRAIN_EMULATED_GPUS=N.
 emulated: $(if $(EMULATION_AVAILABLE),$(BUILD)/emulated/dptrain $(CUDA_EMULATED_LIB) $(EMULATION_TOOLS),emulated-missing)
@@ -185,6 +185,9 @@ emulated-missing:
 	@echo 'the headers of CUDA, cuBLAS and cuDNN are not there: set CUDA_HOME' >&2; exit 1
 # A program looks for the backend beside itself.
 $(BUILD)/emulated/dptrain: $(BUILD)/dptrain | $(CUDA_EMULATED_LIB)
+	@mkdir -p $(@D)
+	@cp $< $@
+$(BUILD)/checked/dptrain: $(BUILD)/dptrain | $(CUDA_CHECKED_LIB)
 	@mkdir -p $(@D)
 	@cp $< $@
 $(BUILD)/emulated/test_%: $(BUILD)/tests/test_% | $(CUDA_EMULATED_LIB)
