@@ -61,7 +61,7 @@ TEST_PROGRAMS := $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(UNIT_TESTS)) \
     $(if $(OPS_SOURCES),$(BUILD)/tests/test_ops) $(if $(CLI_TESTS),$(BUILD)/tests/test_cli) \
     $(if $(FAULT_TESTS),$(BUILD)/tests/test_faults) $(FUZZ_PROGRAMS)
 
-.PHONY: all fuzzers tests emulated help deps demo demo-segmentation quick check check-long gpu-check bench lint lint-format lint-rules lint-scripts format clean \
+.PHONY: all fuzzers tests emulated help deps demo demo-segmentation quick check check-long gpu-check kernel-check bench lint lint-format lint-rules lint-scripts format clean \
     install uninstall
 .DELETE_ON_ERROR:
 .SECONDARY:
@@ -79,6 +79,7 @@ help:
 	@echo 'make quick      the 90-second subset of it'
 	@echo 'make check-long check, with repeats and wider runs under the sanitizers'
 	@echo 'make gpu-check  on a machine with an NVIDIA GPU: the CUDA backend, every operation, parity with PyTorch'
+	@echo 'make kernel-check  every access of the CUDA kernels looked at, on emulated GPUs; LONG=1: in every model'
 	@echo 'make deps       install what building, demo and check need and is missing (Debian, as root)'
 	@echo 'make emulated   build/emulated/dptrain: the program on emulated GPUs (DPTRAIN_EMULATED_GPUS=1..8)'
 	@echo 'make tests      build every test program, without running any'
@@ -214,6 +215,10 @@ demo-segmentation:
 	@$(PROBE) $(NEEDS_TO_BUILD)
 	@$(MAKE) --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$$(nproc)) all $(DEMO_PROGRAMS)
 	@tests/demo/segmentation.sh $(BUILD)
+
+# The short form is part of make check; with LONG=1 every model, and every operation.
+kernel-check:
+	@MAKE='$(MAKE_COMMAND)' BUILD='$(BUILD)' PYTHON='$(PYTHON)' tests/tools/kernel_check.sh $(if $(LONG),--long)
 
 quick check check-long:
 	@MAKE='$(MAKE_COMMAND)' BUILD='$(BUILD)' PYTHON='$(PYTHON)' tests/tools/check.sh $@

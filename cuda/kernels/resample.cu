@@ -31,8 +31,11 @@ static __global__ void __launch_bounds__(THREADS)
             lower[k] = 0.75f * at[shift] + 0.25f * below[shift];
         }
         float2 *to = reinterpret_cast<float2 *>(y) + 2 * (int64_t)line * width + column;
-        to[0] = {0.25f * upper[0] + 0.75f * upper[1], 0.75f * upper[1] + 0.25f * upper[2]};
-        to[width] = {0.25f * lower[0] + 0.75f * lower[1], 0.75f * lower[1] + 0.25f * lower[2]};
+        // One store of two neighbours each.
+        const float2 over = {0.25f * upper[0] + 0.75f * upper[1], 0.75f * upper[1] + 0.25f * upper[2]};
+        const float2 under = {0.25f * lower[0] + 0.75f * lower[1], 0.75f * lower[1] + 0.25f * lower[2]};
+        to[0] = over;
+        to[width] = under;
     }
 }
 
@@ -50,6 +53,7 @@ static __device__ __forceinline__ float share(int k, int nth, int n)
 
 // 256 threads a block, one for each input; no shared memory. Reads dy once (each value goes into four inputs,
 // three times from the cache) and writes dx once: the least possible.
+// Sectors: neighbours read every second value; the ones between are the next load, from the cache.
 static __global__ void __launch_bounds__(THREADS)
     upsample_backward_kernel(const float *dy, float *dx, int64_t count, int height, int width)
 {
