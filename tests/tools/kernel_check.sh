@@ -41,7 +41,7 @@ thin() { # thin GPUS MODEL: as small as it gets
     vgg16) step "$@" --width 2 --size 32x32 ;;
     unet16) step "$@" --width 4 --filters 2 --size 32x32 ;;
     unet_*) step "$@" --width 4 --filters 2 --size 64x64 ;;
-    resnet*_cifar) step "$@" --width 4 ;;
+    resnet*_cifar) step "$@" --width 4 --size 16x16 ;;
     resnet*) step "$@" --width 4 --size 64x64 ;;
     *) step "$@" ;;
     esac
@@ -64,6 +64,11 @@ fi
 if "$PYTHON" -c 'import subprocess' 2>/dev/null; then
     task 'sectors' 60 "$PYTHON" tests/tools/sectors.py "$sectors" cuda/kernels/*.cu
     cat "$log"
+    # A kernel that no comment explains, with 32 sectors for 4, is named.
+    printf 'strided\tprogram\t0x1\tload\t4\t1\t32\t4\n' >"$logs/strided.tsv"
+    # shellcheck disable=SC2016 # the shell within expands it
+    task 'sectors without a reason' 60 sh -c '! "$0" "$@" >"$2.out" && grep -q "^strided: above" "$2.out"' "$PYTHON" \
+        tests/tools/sectors.py "$logs/strided.tsv" cuda/kernels/*.cu
 else
     skip 'sectors' "$PYTHON is missing"
 fi
