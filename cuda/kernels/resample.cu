@@ -105,6 +105,8 @@ static __host__ __device__ __forceinline__ int window_end(int i, int s, int n)
 
 // 256 threads a block; a thread for each output with a small window, a warp for each other; no shared memory.
 // Reads x once (where windows overlap, again from the cache) and writes y once: the least possible.
+// Sectors: threads with a small window each read its places one after the other, a window apart from their
+// neighbours; the next places are in the cache. A warp on one window crosses rows that end inside sectors.
 static __global__ void __launch_bounds__(THREADS)
     average_forward_kernel(const dp_average_shape s, const float *x, float *y, int64_t count, int lanes)
 {
@@ -128,6 +130,8 @@ static __global__ void __launch_bounds__(THREADS)
 
 // 256 threads a block, one for each input; no shared memory. Reads dy once (again from the cache for the rest
 // of a window) and writes dx once: the least possible.
+// Sectors: where outputs are more than inputs, neighbours are a window of outputs apart, and the rest of it
+// is in the cache; where they are fewer, a warp reads few values, of short rows that end inside sectors.
 static __global__ void __launch_bounds__(THREADS)
     average_backward_kernel(const dp_average_shape s, const float *dy, float *dx, int64_t count)
 {
