@@ -62,7 +62,7 @@ TEST_PROGRAMS := $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(UNIT_TESTS)) \
     $(if $(OPS_SOURCES),$(BUILD)/tests/test_ops) $(if $(CLI_TESTS),$(BUILD)/tests/test_cli) \
     $(if $(FAULT_TESTS),$(BUILD)/tests/test_faults) $(FUZZ_PROGRAMS)
 
-.PHONY: all fuzzers tests emulated help deps demo demo-segmentation quick check check-long gpu-check bench guide lint lint-format lint-rules lint-scripts format clean \
+.PHONY: all fuzzers tests emulated help deps demo demo-segmentation quick check check-long gpu-check kernel-check bench guide lint lint-format lint-rules lint-scripts format clean \
     install uninstall
 .DELETE_ON_ERROR:
 .SECONDARY:
@@ -80,6 +80,7 @@ help:
 	@echo 'make quick      the 90-second subset of it'
 	@echo 'make check-long check, with repeats and wider runs under the sanitizers'
 	@echo 'make gpu-check  on a machine with an NVIDIA GPU: the CUDA backend, every operation, parity with PyTorch'
+	@echo 'make kernel-check  every access of the CUDA kernels looked at, on emulated GPUs; LONG=1: in every model'
 	@echo 'make deps       install what building, demo and check need and is missing (Debian, as root)'
 	@echo 'make emulated   build/emulated/dptrain: the program on emulated GPUs (DPTRAIN_EMULATED_GPUS=1..8)'
 	@echo 'make tests      build every test program, without running any'
@@ -180,7 +181,7 @@ $(BUILD)/tests/fuzz_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/tests/fuzz/fuzz.o \
 include tests/cuda_emulation/emulation.mk
 include cuda/cuda.mk
 $(CUDA_BACKEND_OBJECTS) $(CUDA_BASE_OBJECTS) $(CUDA_KERNEL_OBJECTS) $(CUDA_OPS_OBJECTS): | $(BUILD)/probed
-$(EMULATION_OBJECTS) $(EMULATION_KERNEL_OBJECTS) $(EMULATION_TEST_OBJECTS): | $(BUILD)/probed
+$(EMULATION_OBJECTS) $(EMULATION_KERNEL_OBJECTS) $(EMULATION_CHECKED_KERNEL_OBJECTS) $(EMULATION_CHECKER_OBJECTS) $(EMULATION_TEST_OBJECTS): | $(BUILD)/probed
 
 # The normal program beside a CUDA backend that runs on emulated GPUs: --device cuda with DPTRAIN_EMULATED_GPUS=N.
 emulated: $(if $(EMULATION_AVAILABLE),$(BUILD)/emulated/dptrain $(CUDA_EMULATED_LIB) $(EMULATION_TOOLS),emulated-missing)
@@ -189,6 +190,9 @@ emulated-missing:
 	@echo 'the headers of CUDA, cuBLAS and cuDNN are not there: set CUDA_HOME' >&2; exit 1
 # A program looks for the backend beside itself.
 $(BUILD)/emulated/dptrain: $(BUILD)/dptrain | $(CUDA_EMULATED_LIB)
+	@mkdir -p $(@D)
+	@cp $< $@
+$(BUILD)/checked/dptrain: $(BUILD)/dptrain | $(CUDA_CHECKED_LIB)
 	@mkdir -p $(@D)
 	@cp $< $@
 $(BUILD)/emulated/test_%: $(BUILD)/tests/test_% | $(CUDA_EMULATED_LIB)
@@ -215,6 +219,10 @@ demo-segmentation:
 	@$(PROBE) $(NEEDS_TO_BUILD)
 	@$(MAKE) --no-print-directory $(if $(filter -j%,$(MAKEFLAGS)),,-j$$(nproc)) all $(DEMO_PROGRAMS)
 	@tests/demo/segmentation.sh $(BUILD)
+
+# The short form is part of make check; with LONG=1 every model, and every operation.
+kernel-check:
+	@MAKE='$(MAKE_COMMAND)' BUILD='$(BUILD)' PYTHON='$(PYTHON)' tests/tools/kernel_check.sh $(if $(LONG),--long)
 
 quick check check-long:
 	@MAKE='$(MAKE_COMMAND)' BUILD='$(BUILD)' PYTHON='$(PYTHON)' tests/tools/check.sh $@

@@ -10,6 +10,7 @@
 #                        tests/cuda_emulation/emulation.mk it is the backend on the emulation
 #   CUDA_BASE_OBJECTS    what the backend needs of the library, position-independent
 #   CUDA_EMULATED_LIB    the same shared object on the emulation, for a whole dptrain (DPTRAIN_EMULATED_GPUS=N)
+#   CUDA_CHECKED_LIB, CUDA_CHECKED_TEST_OPS    on the emulation with every access of the kernels looked at
 #   CUDA_TEST_OPS, CUDA_TEST_BACKEND, CUDA_TEST_PLANS    test programs on the real libraries (see tests/cuda)
 #   CUDA_EMULATED_TEST_OPS, CUDA_EMULATED_TEST_BACKEND, CUDA_EMULATED_TEST_ENGINE, CUDA_EMULATED_TEST_FAULTS
 #                        and on the emulation
@@ -136,6 +137,8 @@ CUDA_EMULATED_LIB          := $(BUILD)/emulated/libdptrain_cuda.so
 CUDA_EMULATED_TEST_BACKEND := $(BUILD)/tests/test_backend_cuda_emulated
 CUDA_EMULATED_TEST_ENGINE := $(BUILD)/tests/test_engine_cuda_emulated
 CUDA_EMULATED_TEST_FAULTS := $(BUILD)/tests/test_faults_cuda_emulated
+CUDA_CHECKED_LIB      := $(BUILD)/checked/libdptrain_cuda.so
+CUDA_CHECKED_TEST_OPS := $(BUILD)/tests/test_ops_cuda_checked
 CUDA_CHECK_LIBS  := -lcheck -lsubunit -lrt
 
 $(CUDA_BUILD)/tests/%.o: CUDA_CPPFLAGS += -Itests/ops
@@ -167,6 +170,21 @@ $(CUDA_EMULATED_LIB): $(CUDA_BACKEND_OBJECTS) $(CUDA_BASE_OBJECTS) \
 	@echo '  LINK $@'
 	@$(CC) -shared -Wl,-soname,$(@F) -Wl,--version-script=cuda/exports.map $(EMULATION_SHARED_LDFLAGS) \
 	  $(if $(SANITIZE),-fsanitize=$(SANITIZE)) $(filter %.o %.a,$^) $(EMULATION_LDLIBS) -o $@
+
+# Kernels whose every load and store is looked at (tests/cuda_emulation/checker), for a whole dptrain and for the
+# table of operations.
+CUDA_CHECKED_OBJECTS := $(CUDA_BACKEND_OBJECTS) $(CUDA_BASE_OBJECTS) $(EMULATION_CHECKED_KERNEL_OBJECTS) \
+    $(EMULATION_CHECKER_OBJECTS)
+$(CUDA_CHECKED_LIB): $(CUDA_CHECKED_OBJECTS) $(EMULATION_LIB) cuda/exports.map
+	@mkdir -p $(@D)
+	@echo '  LINK $@'
+	@$(CC) -shared -Wl,-soname,$(@F) -Wl,--version-script=cuda/exports.map $(EMULATION_SHARED_LDFLAGS) \
+	  $(filter %.o %.a,$^) $(EMULATION_LDLIBS) -o $@
+
+$(CUDA_CHECKED_TEST_OPS): $(CUDA_OPS_OBJECTS) $(CUDA_CHECKED_OBJECTS) $(EMULATION_LIB)
+	@mkdir -p $(@D)
+	@echo '  LINK $@'
+	@$(CC) -rdynamic $^ $(CUDA_CHECK_LIBS) $(EMULATION_LDLIBS) -o $@
 
 $(CUDA_EMULATED_TEST_BACKEND): $(CUDA_BUILD)/tests/cuda/test_backend.o $(CUDA_BUILD)/src/base/thread.o \
     $(CUDA_BACKEND_OBJECTS) $(CUDA_BASE_OBJECTS) $(EMULATION_KERNEL_OBJECTS) $(EMULATION_LIB)

@@ -128,8 +128,9 @@ extern "C" cudaError_t dp_bias_gradient_columns(cudaStream_t stream, float *dy, 
 
 // ---- second stage
 
-// 256 threads a block, a warp for each column; no shared memory. Reads partial once. Its loads are not
-// coalesced, but partial is small and in the cache.
+// 256 threads a block, a warp for each column; no shared memory. Reads partial once.
+// Sectors: lanes are rows apart, so each reads one of its own; partial is small and in the cache, where the
+// warps of the neighbouring columns find the same sectors.
 static __global__ void __launch_bounds__(WIDE)
     gradient_finish_kernel(const float *partial, int64_t rows, int64_t columns, bool accumulate,
                            float *target)

@@ -39,6 +39,8 @@ static __device__ __forceinline__ float dropped(float x, float factor)
 
 // 256 threads a block, one for each four neighbours of a sample, whose numbers come together; no shared
 // memory. Reads x and writes y once: the least possible.
+// Sectors: where samples are no multiple of four long, a thread's four go one by one and lanes are four
+// apart; the next three find the sectors in the cache. Sixteen bytes at once would not be aligned.
 static __global__ void __launch_bounds__(THREADS)
     elements_kernel(const dp_dropout_parameters p, const float *x, float *y)
 {

@@ -25,6 +25,8 @@ static int threads_for(int64_t elements)
 
 // A block of up to 256 threads for each plane, no shared memory. Reads x once (what windows share comes from
 // the cache) and writes y, and one or four bytes of position, once: the least possible.
+// Sectors: neighbouring windows begin a stride apart, so a load of all lanes skips what the window's next one
+// reads, by then from the cache; and the rows of a small plane end inside sectors.
 template <typename Position>
 static __global__ void __launch_bounds__(MOST_THREADS)
     pool_forward_kernel(const dp_pool_shape p, const float *x, float *y, Position *positions)
@@ -57,6 +59,8 @@ static __global__ void __launch_bounds__(MOST_THREADS)
 
 // A block of up to 256 threads for each plane, no shared memory. Reads dy and the positions once (what inputs
 // share comes from the cache) and writes dx once: the least possible.
+// Sectors: neighbours share windows, so a warp reads a few bytes of each of several short rows of positions,
+// which begin and end inside sectors.
 template <typename Position>
 static __global__ void __launch_bounds__(MOST_THREADS)
     pool_backward_kernel(const dp_pool_shape p, const float *dy, const Position *positions, float *dx)

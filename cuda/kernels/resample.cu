@@ -31,8 +31,11 @@ static __global__ void __launch_bounds__(THREADS)
             lower[k] = 0.75f * at[shift] + 0.25f * below[shift];
         }
         float2 *to = reinterpret_cast<float2 *>(y) + 2 * (int64_t)line * width + column;
-        to[0] = {0.25f * upper[0] + 0.75f * upper[1], 0.75f * upper[1] + 0.25f * upper[2]};
-        to[width] = {0.25f * lower[0] + 0.75f * lower[1], 0.75f * lower[1] + 0.25f * lower[2]};
+        // One store of two neighbours each.
+        const float2 over = {0.25f * upper[0] + 0.75f * upper[1], 0.75f * upper[1] + 0.25f * upper[2]};
+        const float2 under = {0.25f * lower[0] + 0.75f * lower[1], 0.75f * lower[1] + 0.25f * lower[2]};
+        to[0] = over;
+        to[width] = under;
     }
 }
 
@@ -50,6 +53,7 @@ static __device__ __forceinline__ float share(int k, int nth, int n)
 
 // 256 threads a block, one for each input; no shared memory. Reads dy once (each value goes into four inputs,
 // three times from the cache) and writes dx once: the least possible.
+// Sectors: neighbours read every second value; the ones between are the next load, from the cache.
 static __global__ void __launch_bounds__(THREADS)
     upsample_backward_kernel(const float *dy, float *dx, int64_t count, int height, int width)
 {
@@ -101,6 +105,8 @@ static __host__ __device__ __forceinline__ int window_end(int i, int s, int n)
 
 // 256 threads a block; a thread for each output with a small window, a warp for each other; no shared memory.
 // Reads x once (where windows overlap, again from the cache) and writes y once: the least possible.
+// Sectors: threads with a small window each read its places one after the other, a window apart from their
+// neighbours; the next places are in the cache. A warp on one window crosses rows that end inside sectors.
 static __global__ void __launch_bounds__(THREADS)
     average_forward_kernel(const dp_average_shape s, const float *x, float *y, int64_t count, int lanes)
 {
@@ -124,6 +130,8 @@ static __global__ void __launch_bounds__(THREADS)
 
 // 256 threads a block, one for each input; no shared memory. Reads dy once (again from the cache for the rest
 // of a window) and writes dx once: the least possible.
+// Sectors: where outputs are more than inputs, neighbours are a window of outputs apart, and the rest of it
+// is in the cache; where they are fewer, a warp reads few values, of short rows that end inside sectors.
 static __global__ void __launch_bounds__(THREADS)
     average_backward_kernel(const dp_average_shape s, const float *dy, float *dx, int64_t count)
 {

@@ -9,6 +9,8 @@
 #   EMULATION_TOOLS                 shared objects that stand in for NVML and for a profiler
 #   EMULATION_KERNEL_OBJECTS        cuda/kernels/*.cu compiled by g++ on it
 #   CUDA_INCLUDES                   flags for C files that include CUDA's headers
+#   EMULATION_CHECKED_KERNEL_OBJECTS, EMULATION_CHECKER_OBJECTS
+#                                   the same kernels with every access looked at, and what looks; link both
 # and the same with EMULATION_TSAN_KERNEL_OBJECTS and EMULATION_TSAN_FLAGS for a program under ThreadSanitizer (the
 # library is the same: it must not be instrumented, see private_lock.h).
 
@@ -69,6 +71,26 @@ $(EMULATION_BUILD)/tsan/kernels/%.o: cuda/kernels/%.cu $(EMULATION_DIR)/emulatio
 	@mkdir -p $(@D)
 	$(CXX) $(EMULATION_TSAN_FLAGS) $(EMULATION_CUFLAGS) $(CUDA_INCLUDES) -c $< -o $@
 
+# ---- the checker: kernels whose every load and store is looked at (checker/checker.cpp)
+
+# g++ calls a function of the checker before each; libtsan is not linked. Structures are to be loaded as nvcc loads
+# them, whole (no-tree-sra); and no two barriers of different branches become one.
+EMULATION_CHECKED_CUFLAGS := -fsanitize=thread -O1 -fno-tree-sra -fno-crossjumping -fno-code-hoisting -DEMULATION_CHECK
+EMULATION_CHECKED_KERNEL_OBJECTS := $(EMULATION_KERNEL_SOURCES:cuda/kernels/%.cu=$(EMULATION_BUILD)/checked/kernels/%.o)
+EMULATION_CHECKER_OBJECTS := $(patsubst $(EMULATION_DIR)/%.cpp,$(EMULATION_BUILD)/%.o,$(wildcard $(EMULATION_DIR)/checker/*.cpp))
+
+$(EMULATION_BUILD)/checked/kernels/%.o: cuda/kernels/%.cu $(EMULATION_DIR)/emulation.h
+	@mkdir -p $(@D)
+	$(CXX) $(EMULATION_CHECKED_CUFLAGS) $(EMULATION_CUFLAGS) $(CUDA_INCLUDES) -c $< -o $@
+
+$(EMULATION_BUILD)/checked/tests/%.o: $(EMULATION_DIR)/tests/%.cu $(EMULATION_DIR)/emulation.h
+	@mkdir -p $(@D)
+	$(CXX) $(EMULATION_CHECKED_CUFLAGS) $(EMULATION_CUFLAGS) $(CUDA_INCLUDES) -c $< -o $@
+
+$(EMULATION_BUILD)/checked/tests/%.o: $(EMULATION_DIR)/checker/tests/%.cu $(EMULATION_DIR)/emulation.h
+	@mkdir -p $(@D)
+	$(CXX) $(EMULATION_CHECKED_CUFLAGS) $(EMULATION_CUFLAGS) $(CUDA_INCLUDES) -c $< -o $@
+
 # ---- what a driver and a profiler bring, for tests: see the files
 
 EMULATION_TOOLS := $(BUILD)/emulated/tools/libnvidia-ml.so.1 $(BUILD)/emulated/tools/libnvtx_recorder.so
@@ -86,7 +108,7 @@ EMULATION_TEST := $(EMULATION_BUILD)/test_emulation
 EMULATION_ORDERING := $(EMULATION_BUILD)/ordering
 EMULATION_TSAN_ORDERING := $(EMULATION_BUILD)/tsan/ordering
 EMULATION_TEST_CFLAGS := -std=c17 -D_GNU_SOURCE -O1 -g -Wall -Wextra -MMD -MP
-EMULATION_TEST_SOURCES := $(wildcard $(EMULATION_DIR)/tests/test_*.c)
+EMULATION_TEST_SOURCES := $(EMULATION_DIR)/tests/support.c $(wildcard $(EMULATION_DIR)/tests/test_*.c)
 EMULATION_TEST_OBJECTS := $(EMULATION_TEST_SOURCES:$(EMULATION_DIR)/tests/%.c=$(EMULATION_BUILD)/tests/%.o)
 
 $(EMULATION_BUILD)/tests/%.o: $(EMULATION_DIR)/tests/%.c
@@ -108,6 +130,16 @@ $(EMULATION_BUILD)/tsan/tests/%.o: $(EMULATION_DIR)/tests/%.cu $(EMULATION_DIR)/
 $(EMULATION_TEST): $(EMULATION_TEST_OBJECTS) $(EMULATION_BUILD)/tests/kernels.o $(EMULATION_LIB)
 	$(CC) -rdynamic $^ -o $@ $(shell pkg-config --libs check 2>/dev/null || echo -lcheck -lsubunit -lrt) $(EMULATION_LDLIBS)
 
+EMULATION_TEST_CHECKER := $(EMULATION_BUILD)/test_checker
+$(EMULATION_BUILD)/tests/test_checker.o: $(EMULATION_DIR)/checker/tests/test_checker.c
+	@mkdir -p $(@D)
+	$(CC) $(EMULATION_TEST_CFLAGS) -I. $(CUDA_INCLUDES) -c $< -o $@
+
+$(EMULATION_TEST_CHECKER): $(EMULATION_BUILD)/tests/test_checker.o $(EMULATION_BUILD)/tests/support.o \
+    $(EMULATION_BUILD)/checked/tests/mistakes.o $(EMULATION_BUILD)/checked/tests/kernels.o $(EMULATION_CHECKER_OBJECTS) \
+    $(EMULATION_LIB)
+	$(CC) -rdynamic $^ -o $@ $(shell pkg-config --libs check 2>/dev/null || echo -lcheck -lsubunit -lrt) $(EMULATION_LDLIBS)
+
 $(EMULATION_ORDERING): $(EMULATION_BUILD)/tests/ordering.o $(EMULATION_BUILD)/tests/kernels.o $(EMULATION_LIB)
 	$(CC) -rdynamic $^ -o $@ $(EMULATION_LDLIBS)
 
@@ -126,4 +158,5 @@ emulation-check-tsan: $(EMULATION_TSAN_ORDERING)
 	$(EMULATION_DIR)/tests/check_tsan.sh $(EMULATION_TSAN_ORDERING) $(EMULATION_SEEDS)
 
 -include $(wildcard $(EMULATION_BUILD)/*.d $(EMULATION_BUILD)/kernels/*.d $(EMULATION_BUILD)/tests/*.d \
+    $(EMULATION_BUILD)/checker/*.d $(EMULATION_BUILD)/checked/kernels/*.d $(EMULATION_BUILD)/checked/tests/*.d \
     $(EMULATION_BUILD)/tsan/kernels/*.d $(EMULATION_BUILD)/tsan/tests/*.d)

@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstring>
 #include <numeric>
+#include <pthread.h>
 #include <sys/mman.h>
 
 extern "C" {
@@ -53,6 +54,7 @@ class Executor
     uint64_t warp_exchange(unsigned mask, uint64_t bits, int source, unsigned *votes, const char *operation);
     const char *describe();
     const char *explain_address(const void *address);
+    bool on_running_stack(const char *address) const;
 
     // The body of every fiber of the pool.
     [[noreturn]] void run_fiber();
@@ -73,6 +75,7 @@ class Executor
     WarpMeeting *join_meeting(unsigned mask, int lane);
 
     Fiber own_stack;
+    char *thread_stack, *thread_stack_end;
     Fiber *running = nullptr;
     std::vector<Fiber *> idle, all;
 
@@ -107,6 +110,16 @@ Executor::Executor()
     if (pages == MAP_FAILED || mprotect(pages, shared_capacity, PROT_READ | PROT_WRITE) != 0)
         emulation_fail("no memory for a block's shared memory");
     shared_pages = static_cast<char *>(pages);
+
+    pthread_attr_t attributes;
+    void *stack;
+    size_t bytes;
+    if (pthread_getattr_np(pthread_self(), &attributes) != 0 ||
+        pthread_attr_getstack(&attributes, &stack, &bytes) != 0)
+        emulation_fail("a stream's thread does not know its stack");
+    pthread_attr_destroy(&attributes);
+    thread_stack = static_cast<char *>(stack);
+    thread_stack_end = thread_stack + bytes;
 }
 
 Executor::~Executor()
@@ -202,6 +215,8 @@ void Executor::run_block(uint64_t block)
         memset(emulation_dynamic_shared, 0xff, grid->shared_bytes);
     for (CudaThread &thread : threads)
         thread.state = State::not_started;
+    if (emulation_on_block)
+        emulation_on_block(block);
     started = at_barrier = barrier_votes = 0;
     live = count;
     ready.clear();
@@ -298,6 +313,8 @@ void Executor::release_barrier()
         threads[(size_t)thread].state = State::ready;
         ready.push_back(thread);
     }
+    if (emulation_on_barrier)
+        emulation_on_barrier();
     at_barrier = 0;
     last_votes = barrier_votes;
     barrier_votes = 0;
@@ -381,6 +398,9 @@ uint64_t Executor::warp_exchange(unsigned mask, uint64_t bits, int source, unsig
     if (meeting->arrived == mask) {
         meeting->open = false;
         open_meetings--;
+        // Of the operations of a warp it alone orders memory.
+        if (emulation_on_syncwarp && strcmp(operation, "__syncwarp") == 0)
+            emulation_on_syncwarp(warp, mask);
         for (int other = 0; other < 32; other++)
             if (other != lane && (mask >> other & 1)) {
                 int thread = warp * 32 + other;
@@ -418,15 +438,27 @@ const char *Executor::explain_address(const void *address)
     return nullptr;
 }
 
+bool Executor::on_running_stack(const char *address) const
+{
+    if (running != &own_stack)
+        return address >= running->stack && address < running->stack + fiber_stack_bytes;
+    return address >= thread_stack && address < thread_stack_end;
+}
+
 void run_grid(const Grid &grid)
 {
     if (!executor)
         executor = new Executor; // another launch on the stream will come
     if (emulation_on_kernel)
-        emulation_on_kernel(1);
+        emulation_on_kernel(&grid);
     executor->run(grid);
     if (emulation_on_kernel)
-        emulation_on_kernel(0);
+        emulation_on_kernel(nullptr);
+}
+
+bool on_running_stack(const void *address)
+{
+    return executor->on_running_stack(static_cast<const char *>(address));
 }
 
 void discard_executor()

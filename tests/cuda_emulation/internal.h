@@ -22,9 +22,6 @@ extern "C" {
 void emulation_fail(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
 // How often a context has been created on a physical GPU; 0 if it was never touched.
 int emulation_context_count(int physical_gpu);
-// A checker that is linked in hears of memory written by copies (source null: memset or a library).
-void emulation_on_copy(void *destination, const void *source, size_t bytes) __attribute__((weak));
-void emulation_on_kernel(int begins) __attribute__((weak));
 }
 
 namespace emulation
@@ -168,12 +165,31 @@ struct Grid {
 };
 
 void run_grid(const Grid &grid);
+// Whether the address lies on the stack that the calling thread's kernel runs on.
+bool on_running_stack(const void *address);
 // At the end of a stream's thread.
 void discard_executor();
 // What the calling thread runs, for reports: "kernel k, block (1,0,0), thread (5,0,0)" or "no kernel".
 const char *describe_position();
 // What the executor of the calling thread keeps at the address (a guard page of its own), or null.
 const char *fault_in_executor(const void *address);
+
+// ---- what a checker that is linked in (checker/) hears of; null in other programs
+
+extern "C" {
+// Memory written by a copy (source null: by a fill or a library).
+void emulation_on_copy(void *destination, const void *source, size_t bytes) __attribute__((weak));
+// A library reads memory.
+void emulation_on_library_read(const char *what, const void *source, size_t bytes) __attribute__((weak));
+// The calling thread begins a grid, or has ended the one it ran (null).
+void emulation_on_kernel(const emulation::Grid *grid) __attribute__((weak));
+// The grid goes on with this block.
+void emulation_on_block(uint64_t block) __attribute__((weak));
+// All threads of the block have come to a barrier.
+void emulation_on_barrier() __attribute__((weak));
+// These lanes of the warp have met in a __syncwarp.
+void emulation_on_syncwarp(int warp, unsigned mask) __attribute__((weak));
+}
 
 // ---- report.cpp
 

@@ -149,6 +149,8 @@ void check_operand(const char *what, Gpu *gpu, const void *address, size_t bytes
                        gpu->ordinal, use, bytes, address);
     if (access == Access::read) {
         announce_read(address, bytes);
+        if (emulation_on_library_read)
+            emulation_on_library_read(what, address, bytes);
         return;
     }
     announce_write(const_cast<void *>(address), bytes);

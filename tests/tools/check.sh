@@ -155,6 +155,8 @@ cuda() {
     task 'convolutions planned by cuDNN without a GPU' 300 "$1/tests/deviceless_plans" tests/cuda/devices/*.json
     task 'a machine without a GPU' 60 tests/tools/test_no_gpu.sh "$1/dptrain"
     tests 'the CUDA emulation' 300 "$MAKE" --no-print-directory BUILD="$1" emulation-check
+    tests 'every access of the kernels, emulated GPUs' 600 env BUILD="$1" WERROR=1 \
+        CUDA_ARCH='75 90' tests/tools/kernel_check.sh
     tests 'engine held up, emulated GPUs' 300 "$1/tests/test_engine_cuda_emulated"
     tests 'faults of CUDA, cuBLAS and cuDNN' 600 "$1/tests/test_faults_cuda_emulated"
     tests 'make gpu-check, emulated GPUs' 1200 env DPTRAIN_EMULATED_GPUS=8 DPTRAIN_EMULATED_SEED=1 \
@@ -245,6 +247,9 @@ check_long() {
     [ ! -x "$plans" ] ||
         task 'more convolutions planned by cuDNN' 600 "$plans" --more tests/cuda/devices/*.json
     [ ! -x "$cuda_faults" ] || tests 'faults of CUDA, cuBLAS and cuDNN, every call' 7200 "$cuda_faults" all
+    ! have_cuda 'every access of the kernels, every model' ||
+        tests 'every access of the kernels, every model' 7200 env BUILD="$base/check" WERROR=1 CUDA_ARCH='75 90' \
+            tests/tools/kernel_check.sh --long
     faults ', all commands' "$base/check" env DPTRAIN_FAULTS=all
     faults ', all commands, ASan' "$base/asan" "${asan[@]}" DPTRAIN_FAULTS=all
     tests 'sweep, 1 to 64 devices by 1 to 257 samples' 3600 env DPTRAIN_SWEEP=all "$base/check/tests/test_sweep"
