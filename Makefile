@@ -15,6 +15,7 @@ SANITIZE ?=
 WERROR   ?=
 DEBUG    ?=
 FUZZER   ?=
+CPU      ?=
 
 # libdnnl is bound to gcc's OpenMP runtime. clang's -fopenmp would bring a second one into the process, so builds with
 # clang, which serve its warnings, ignore the pragmas and link gcc's runtime: one thread per device in our own kernels.
@@ -25,7 +26,7 @@ else
 OPENMP      := -fopenmp
 OPENMP_LIBS := -fopenmp
 endif
-LIBS       ?= -ldnnl -ljansson -lz -ljpeg -lpng $(OPENMP_LIBS) -lm -ldl -lpthread
+LIBS       ?= $(if $(filter 0,$(CPU)),,-ldnnl) -ljansson -ljpeg -lpng -lz $(OPENMP_LIBS) -lm -ldl -lpthread
 CHECK_LIBS ?= -lcheck -lsubunit -lrt
 
 # Where make install puts things: $(DESTDIR)$(PREFIX)/bin, lib, include and share. DESTDIR stages a package.
@@ -35,11 +36,12 @@ DESTDIR ?=
 INSTRUMENT      := $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer)
 # One set of objects for both libraries. Only what the public headers declare leaves the shared one (status.h).
 VISIBILITY      := -fPIC -fvisibility=hidden
-ALL_CPPFLAGS    := -D_GNU_SOURCE -Iinclude -Isrc -I. $(CPPFLAGS)
+ALL_CPPFLAGS    := -D_GNU_SOURCE -Iinclude -Isrc -I. $(if $(filter 0,$(CPU)),-DDP_WITHOUT_CPU) $(CPPFLAGS)
 ALL_CFLAGS      := -std=c17 $(if $(DEBUG),-O0,-O3) $(CFLAGS) -Wall -Wextra $(if $(WERROR),-Werror) $(VISIBILITY) $(OPENMP) $(INSTRUMENT)
 ALL_LDFLAGS     := $(LDFLAGS) $(INSTRUMENT)
 
-SOURCES     := $(wildcard src/*/*.c)
+# CPU=0: no CPU devices, so no oneDNN.
+SOURCES     := $(filter-out $(if $(filter 0,$(CPU)),src/cpu/%),$(wildcard src/*/*.c))
 CLI_SOURCES := $(filter src/cli/%,$(SOURCES))
 LIB_SOURCES := $(filter-out src/cli/%,$(SOURCES))
 UNIT_TESTS  := $(wildcard tests/unit/test_*.c)
@@ -62,7 +64,7 @@ TEST_PROGRAMS := $(patsubst tests/unit/%.c,$(BUILD)/tests/%,$(UNIT_TESTS)) \
     $(if $(OPS_SOURCES),$(BUILD)/tests/test_ops) $(if $(CLI_TESTS),$(BUILD)/tests/test_cli) \
     $(if $(FAULT_TESTS),$(BUILD)/tests/test_faults) $(FUZZ_PROGRAMS)
 
-.PHONY: all fuzzers tests emulated help deps demo demo-segmentation quick check check-long gpu-check kernel-check bench guide lint lint-format lint-rules lint-scripts format clean \
+.PHONY: all fuzzers tests emulated help deps demo demo-segmentation quick check check-long gpu-check kernel-check gpu-bundle bench guide lint lint-format lint-rules lint-scripts format clean \
     install uninstall
 .DELETE_ON_ERROR:
 .SECONDARY:
@@ -81,6 +83,7 @@ help:
 	@echo 'make check-long check, with repeats and wider runs under the sanitizers'
 	@echo 'make gpu-check  on a machine with an NVIDIA GPU: the CUDA backend, every operation, parity with PyTorch'
 	@echo 'make kernel-check  every access of the CUDA kernels looked at, on emulated GPUs; LONG=1: in every model'
+	@echo 'make gpu-bundle  static libraries for make gpu-check on a machine that lacks them, into $(BUILD)/gpu-bundle'
 	@echo 'make deps       install what building, demo and check need and is missing (Debian, as root)'
 	@echo 'make emulated   build/emulated/dptrain: the program on emulated GPUs (DPTRAIN_EMULATED_GPUS=1..8)'
 	@echo 'make tests      build every test program, without running any'
@@ -96,6 +99,7 @@ help:
 	@echo '  DEBUG=1                      no optimisation'
 	@echo '  WERROR=1                     warnings are errors'
 	@echo '  SANITIZE=address,undefined   or SANITIZE=thread; give these builds a BUILD of their own'
+	@echo '  CPU=0                        no CPU devices, and no oneDNN'
 	@echo '  CUDA=0 or CUDA=1             never, or an error where it cannot be built; CUDA_HOME, CUDNN_HOME, CUDA_ARCH'
 
 # ---- building ----
@@ -118,7 +122,7 @@ $(BUILD)/flags $(BUILD)/members:
 # Compiler, headers and libraries are looked for once per set of flags, before the first source is compiled. `cuda`:
 # what the CUDA backend needs beside its toolkit.
 NEEDS_TO_BUILD = build $(if $(CUDA_AVAILABLE),cuda)
-PROBE = CC='$(CC)' CPPFLAGS='$(CPPFLAGS)' LDFLAGS='$(LDFLAGS)' PYTHON='$(PYTHON)' tests/tools/deps.sh
+PROBE = CPU='$(CPU)' CC='$(CC)' CPPFLAGS='$(CPPFLAGS)' LDFLAGS='$(LDFLAGS)' PYTHON='$(PYTHON)' tests/tools/deps.sh
 $(BUILD)/probed: $(BUILD)/flags
 	@$(PROBE) --probe $(NEEDS_TO_BUILD)
 	@touch $@
@@ -230,6 +234,10 @@ quick check check-long:
 # The same script on emulated GPUs with EMULATED=1.
 gpu-check:
 	@MAKE='$(MAKE_COMMAND)' BUILD='$(BUILD)' PYTHON='$(PYTHON)' tests/tools/gpu_check.sh $(if $(EMULATED),--emulated)
+
+# What gpu-check needs beside gcc and CUDA, for a machine where nothing can be installed: copy the folder there.
+gpu-bundle:
+	@CC='$(CC)' CPPFLAGS='$(CPPFLAGS)' tests/tools/gpu_bundle.sh '$(BUILD)/gpu-bundle'
 
 # ---- installing ----
 

@@ -2,7 +2,8 @@
 #     make -f cuda/cuda.mk cuda            builds $(BUILD)/libdptrain_cuda.so, if the toolkit is there
 #     make -f cuda/cuda.mk cuda-report     says what was found
 #
-# Settings: CUDA=0 (never) or 1 (an error if it cannot be built); CUDA_HOME, CUDNN_HOME; CUDA_ARCH="75 90".
+# Settings: CUDA=0 (never) or 1 (an error if it cannot be built); CUDA_HOME, CUDNN_HOME; CUDA_ARCH="75 90";
+# CUDA_PYTHON, the folders "nvidia" of Python's packages.
 # What others use:
 #   CUDA_AVAILABLE       "yes" if the backend can be built, else empty; CUDA_REASON says why not
 #   CUDA_LIB             the shared object
@@ -28,19 +29,33 @@ endif
 
 # nvcc may be a link in /usr/bin to the toolkit's own.
 CUDA_NVCC_ON_PATH := $(firstword $(realpath $(wildcard $(addsuffix /nvcc,$(subst :, ,$(PATH))))))
-CUDA_HOME ?= $(if $(CUDA_NVCC_ON_PATH),$(patsubst %/bin/nvcc,%,$(CUDA_NVCC_ON_PATH)),/usr/local/cuda)
+# NVIDIA's packages for Python, which come with PyTorch: a folder for each part, or for the toolkit of CUDA 13 as a whole.
+CUDA_PYTHON ?= $(wildcard $(addsuffix /lib/python3*/site-packages/nvidia,$(VIRTUAL_ENV) $(CONDA_PREFIX) /opt/* /usr/local \
+    $(HOME)/.local) /usr/local/lib/python3*/dist-packages/nvidia)
+CUDA_PARTS := $(wildcard $(foreach d,$(CUDA_PYTHON),$(d)/cu13 $(addprefix $(d)/,cuda_nvcc cuda_runtime cublas cudnn nvtx cuda_cccl)))
+ifneq ($(filter undefined file,$(origin CUDA_HOME)),)
+CUDA_HOME := $(firstword $(patsubst %/bin/nvcc,%,$(CUDA_NVCC_ON_PATH) \
+    $(wildcard $(addsuffix /bin/nvcc,/usr/local/cuda $(CUDA_PARTS)))) /usr/local/cuda)
+endif
 CUDA_NVCC := $(firstword $(wildcard $(CUDA_HOME)/bin/nvcc))
 
 # The first of some directories that holds a file.
 cuda_directory_with = $(patsubst %/,%,$(dir $(firstword $(wildcard $(addsuffix /$(1),$(2))))))
 CUDA_LIB_DIRS := $(CUDA_HOME)/lib64 $(CUDA_HOME)/targets/x86_64-linux/lib $(CUDA_HOME)/lib \
-    /usr/lib/x86_64-linux-gnu /usr/lib/aarch64-linux-gnu
+    /usr/lib/x86_64-linux-gnu /usr/lib/aarch64-linux-gnu $(addsuffix /lib,$(CUDA_PARTS))
+CUDA_INCLUDE_DIRS := $(CUDA_HOME)/include $(addsuffix /include,$(CUDA_PARTS))
+# Python's packages have no libNAME.so, only libNAME.so.MAJOR, which is linked by that name.
+cuda_library = $(firstword $(foreach d,$(2),$(firstword $(wildcard $(d)/lib$(1).so) $(wildcard $(d)/lib$(1).so.*))))
+cuda_folder = $(patsubst %/,%,$(dir $(1)))
 CUDNN_INCLUDE_DIR := $(call cuda_directory_with,cudnn_graph.h,$(if $(CUDNN_HOME),$(CUDNN_HOME)/include, \
-    $(CUDA_HOME)/include /usr/include /usr/include/x86_64-linux-gnu /usr/include/aarch64-linux-gnu))
-CUDNN_LIB_DIR := $(call cuda_directory_with,libcudnn.so,$(if $(CUDNN_HOME),$(CUDNN_HOME)/lib64 $(CUDNN_HOME)/lib, \
-    $(CUDA_LIB_DIRS)))
-CUDA_LIB_DIR := $(call cuda_directory_with,libcudart.so,$(CUDA_LIB_DIRS))
-CUBLAS_LIB_DIR := $(call cuda_directory_with,libcublas.so,$(CUDA_LIB_DIRS))
+    $(CUDA_HOME)/include /usr/include /usr/include/x86_64-linux-gnu /usr/include/aarch64-linux-gnu $(CUDA_INCLUDE_DIRS)))
+CUDNN_LIBRARY := $(call cuda_library,cudnn,$(if $(CUDNN_HOME),$(CUDNN_HOME)/lib64 $(CUDNN_HOME)/lib,$(CUDA_LIB_DIRS)))
+CUDART_LIBRARY := $(call cuda_library,cudart,$(CUDA_LIB_DIRS))
+CUBLAS_LIBRARY := $(call cuda_library,cublas,$(CUDA_LIB_DIRS))
+CUDNN_LIB_DIR := $(call cuda_folder,$(CUDNN_LIBRARY))
+CUDA_LIB_DIR := $(call cuda_folder,$(CUDART_LIBRARY))
+CUBLAS_LIB_DIR := $(call cuda_folder,$(CUBLAS_LIBRARY))
+CUBLAS_INCLUDE_DIR := $(call cuda_directory_with,cublas_v2.h,$(CUDA_INCLUDE_DIRS))
 
 CUDA_REASON := $(strip \
     $(if $(filter 0,$(CUDA)),switched off by CUDA=0, \
@@ -50,7 +65,7 @@ CUDA_REASON := $(strip \
     $(if $(CUDA_LIB_DIR),,libcudart.so does not lie beside $(CUDA_NVCC): set CUDA_HOME))
 endif
 ifndef CUDA_REASON
-CUDA_REASON := $(if $(and $(CUBLAS_LIB_DIR),$(wildcard $(CUDA_HOME)/include/cublas_v2.h)),,cuBLAS is not in $(CUDA_HOME))
+CUDA_REASON := $(if $(and $(CUBLAS_LIB_DIR),$(CUBLAS_INCLUDE_DIR)),,cuBLAS is not in $(CUDA_HOME))
 endif
 ifndef CUDA_REASON
 CUDA_REASON := $(if $(and $(CUDNN_INCLUDE_DIR),$(CUDNN_LIB_DIR)),,no cuDNN 9 (cudnn_graph.h and libcudnn.so) was found: set CUDNN_HOME)
@@ -62,19 +77,19 @@ CUDA_AVAILABLE := $(if $(CUDA_REASON),,yes)
 CUDA_BUILD := $(BUILD)/cuda
 CUDA_LIB   := $(BUILD)/libdptrain_cuda.so
 
-CUDA_SYSTEM_INCLUDES := -isystem $(CUDA_HOME)/include \
-    $(if $(filter-out $(CUDA_HOME)/include /usr/include,$(CUDNN_INCLUDE_DIR)),-isystem $(CUDNN_INCLUDE_DIR))
-CUDA_CPPFLAGS := -D_GNU_SOURCE -I. -Iinclude -Isrc $(CUDA_SYSTEM_INCLUDES)
+CUDA_SYSTEM_INCLUDES := $(addprefix -isystem ,$(wildcard $(CUDA_INCLUDE_DIRS)) \
+    $(filter-out $(CUDA_INCLUDE_DIRS) /usr/include,$(CUDNN_INCLUDE_DIR)))
+CUDA_CPPFLAGS := -D_GNU_SOURCE -I. -Iinclude -Isrc $(CPPFLAGS) $(CUDA_SYSTEM_INCLUDES)
 CUDA_CFLAGS := -std=c17 -O2 -g -fPIC -fvisibility=hidden -Wall -Wextra $(if $(WERROR),-Werror) -MMD -MP -pthread $(CFLAGS) \
     $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer)
 
 cuda_comma := ,
 CUDA_GENCODE := $(foreach a,$(CUDA_ARCH),-gencode arch=compute_$(a)$(cuda_comma)code=sm_$(a)) \
     -gencode arch=compute_$(lastword $(CUDA_ARCH)),code=compute_$(lastword $(CUDA_ARCH))
-CUDA_NVCCFLAGS := -std=c++17 -O3 -lineinfo -ccbin g++ $(CUDA_GENCODE) -MD -MP \
+CUDA_NVCCFLAGS := -std=c++17 -O3 -lineinfo -ccbin g++ $(CUDA_GENCODE) -MD -MP $(addprefix -isystem ,$(wildcard $(filter-out $(CUDA_HOME)/%,$(CUDA_INCLUDE_DIRS)))) \
     -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wextra $(if $(WERROR),-Werror all-warnings)
 CUDA_LDFLAGS := $(foreach d,$(sort $(CUDA_LIB_DIR) $(CUBLAS_LIB_DIR) $(CUDNN_LIB_DIR)),-L$(d) -Wl,-rpath,$(d))
-CUDA_LDLIBS  := -lcudnn -lcublas -lcudart -lm -ldl -pthread
+CUDA_LDLIBS  := $(addprefix -l:,$(notdir $(CUDNN_LIBRARY) $(CUBLAS_LIBRARY) $(CUDART_LIBRARY))) -lm -ldl -pthread
 
 CUDA_C_SOURCES      := $(wildcard cuda/*.c)
 CUDA_KERNEL_SOURCES := $(wildcard cuda/kernels/*.cu)
@@ -139,7 +154,7 @@ CUDA_EMULATED_TEST_ENGINE := $(BUILD)/tests/test_engine_cuda_emulated
 CUDA_EMULATED_TEST_FAULTS := $(BUILD)/tests/test_faults_cuda_emulated
 CUDA_CHECKED_LIB      := $(BUILD)/checked/libdptrain_cuda.so
 CUDA_CHECKED_TEST_OPS := $(BUILD)/tests/test_ops_cuda_checked
-CUDA_CHECK_LIBS  := -lcheck -lsubunit -lrt
+CUDA_CHECK_LIBS  := $(LDFLAGS) -lcheck -lsubunit -lrt
 
 $(CUDA_BUILD)/tests/%.o: CUDA_CPPFLAGS += -Itests/ops
 

@@ -22,6 +22,10 @@ dp_context_config dp_context_defaults(void)
 
 static dp_status open_cpu(dp_context *c, const dp_context_config *config, dp_error *err)
 {
+#ifdef DP_WITHOUT_CPU
+    (void)c, (void)config;
+    return dp_fail(err, DP_ERROR_DEVICE, "no CPU devices (built with CPU=0, without oneDNN)");
+#else
     int devices = config->logical_devices;
     if (devices == 0) {
         devices = dp_usable_cores();
@@ -29,6 +33,7 @@ static dp_status open_cpu(dp_context *c, const dp_context_config *config, dp_err
             devices = DEFAULT_CPU_DEVICES;
     }
     return dp_cpu_backend_open(devices, config->threads_per_device, &c->backend, err);
+#endif
 }
 
 /* libdptrain_cuda.so lies beside the file that holds this code (the program where it was built, or the shared

@@ -15,7 +15,9 @@
 # library is the same: it must not be instrumented, see private_lock.h).
 
 BUILD ?= build
-CUDA_HOME ?= /usr/local/cuda
+ifeq ($(origin CUDA_HOME),undefined)
+CUDA_HOME := /usr/local/cuda
+endif
 EMULATION_DIR := tests/cuda_emulation
 EMULATION_BUILD := $(BUILD)/emulation
 

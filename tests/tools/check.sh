@@ -246,6 +246,11 @@ check_long() {
     local round plans=$base/check/tests/deviceless_plans cuda_faults=$base/check/tests/test_faults_cuda_emulated
     [ ! -x "$plans" ] ||
         task 'more convolutions planned by cuDNN' 600 "$plans" --more tests/cuda/devices/*.json
+    if have_cuda 'make gpu-check where nothing is installed'; then
+        task 'make gpu-bundle' 60 "$MAKE" --no-print-directory BUILD="$base/check" gpu-bundle &&
+            tests 'make gpu-check where nothing is installed' 1500 env DPTRAIN_EMULATED_GPUS=4 BUNDLE=1 "$MAKE" \
+                --no-print-directory BUILD="$base/check" EMULATED=1 gpu-check
+    fi
     [ ! -x "$cuda_faults" ] || tests 'faults of CUDA, cuBLAS and cuDNN, every call' 7200 "$cuda_faults" all
     ! have_cuda 'every access of the kernels, every model' ||
         tests 'every access of the kernels, every model' 7200 env BUILD="$base/check" WERROR=1 CUDA_ARCH='75 90' \

@@ -15,6 +15,8 @@ if [ "${1:-}" = --probe ]; then
     shift
 fi
 driver=${CC%% *}
+cpu=build # CPU=0 builds without CPU devices
+[ "${CPU:-}" != 0 ] || cpu=none
 compiler=${driver##*/}
 omp=none # gcc brings its own omp.h
 case $compiler in
@@ -31,7 +33,7 @@ clang_version=${clang_version:-14}
 needs="
 build | $compiler | command $driver | the C compiler ($driver)
 build | libc6-dev | header stdio.h | the C library (stdio.h)
-build | libdnnl-dev | header oneapi/dnnl/dnnl.h -ldnnl | oneDNN (oneapi/dnnl/dnnl.h), arithmetic of CPU devices
+$cpu | libdnnl-dev | header oneapi/dnnl/dnnl.h -ldnnl | oneDNN (oneapi/dnnl/dnnl.h), arithmetic of CPU devices
 build | libjansson-dev | header jansson.h -ljansson | Jansson (jansson.h), JSON
 build | libjpeg62-turbo-dev | header jerror.h -ljpeg | libjpeg-turbo (jpeglib.h), photographs
 build | libpng-dev | header png.h -lpng | libpng (png.h), masks and pictures

@@ -1,17 +1,24 @@
 #!/bin/bash
 # gpu_check.sh [--emulated]: what only a GPU can show, on the GPUs of this machine: the backend's own tests, every
-# operation against float64, the engine's tests, and the runs computed with PyTorch by number of devices (logical ones,
-# so one GPU will do).
-# Ends with the line "N passed, N failed, N skipped"; exit 0 only if something passed and nothing failed. Without a GPU,
-# or without what the CUDA backend is built from, it says so in one line; exit 1.
+# operation against float64, the engine's tests, the runs computed with PyTorch on 1 to 8 logical devices, two runs
+# bit by bit, compute-sanitizer, and throughput; with several GPUs all of that on them too.
+# It needs gcc, g++, make, nvcc, cuBLAS and cuDNN, and what `make gpu-bundle` made elsewhere (in BUILD/gpu-bundle) where
+# the machine lacks Jansson, zlib, libpng, libjpeg or Check. oneDNN is never needed: there are no CPU devices then.
+# LIMIT (480) seconds in all: a step gets at most what is left, and those for which nothing is left are named. RESULTS=DIR
+# receives the table and the logs, three files. Ends with a table and the line "N passed, N failed, N skipped"; exit 0
+# only if something passed and nothing failed. Without a GPU, or without what the CUDA backend is built from, it says so
+# in one line; exit 1.
 #
-# --emulated runs the same steps on the emulation (DPTRAIN_EMULATED_GPUS, 1 unless it is set).
+# --emulated runs the same steps, smaller, on the emulation (DPTRAIN_EMULATED_GPUS, 1 unless it is set); BUNDLE=1 then
+# builds as where nothing is installed.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 MAKE=${MAKE:-make}
 PYTHON=${PYTHON:-python3}
 base=${BUILD:-build}
-logs=$base/logs/gpu
+limit=${LIMIT:-480}
+bundle=$PWD/$base/gpu-bundle
+[ "${base#/}" = "$base" ] || bundle=$base/gpu-bundle
 emulated=
 [ "${1:-}" != --emulated ] || emulated=_emulated
 unset DPTRAIN_LOGICAL_DEVICES
@@ -22,27 +29,96 @@ refuse() {
     exit 1
 }
 
+settings=(--no-print-directory)
+emulated_factor=1
+[ -z "$emulated" ] || emulated_factor=4
 if [ -n "$emulated" ]; then
+    limit=${LIMIT:-1200} # the emulation takes its time
     export DPTRAIN_EMULATED_GPUS=${DPTRAIN_EMULATED_GPUS:-1}
-    program=$base/emulated/dptrain
-    targets=(emulated)
+    gpus=$DPTRAIN_EMULATED_GPUS
 else
     nvidia-smi -L >/dev/null 2>&1 || compgen -G '/dev/nvidia[0-9]*' >/dev/null || [ -e /dev/dxg ] ||
         refuse 'there is no NVIDIA GPU here (no nvidia-smi that lists one, no /dev/nvidia0), so nothing was checked'
-    report=$("$MAKE" --no-print-directory BUILD="$base" cuda-report)
+    gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')
+    # Code for the GPUs at hand alone: 7.5 becomes 75.
+    arch=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d '. ' | grep -E '^[0-9]+$' | sort -un | xargs)
+    [ -z "$arch" ] || settings+=(CUDA_ARCH="$arch")
+    # Where PyTorch keeps its parts of CUDA.
+    packages=$("$PYTHON" -c 'import nvidia; print(*nvidia.__path__)' 2>/dev/null)
+    [ -z "$packages" ] || settings+=(CUDA_PYTHON="$packages")
+    report=$("$MAKE" "${settings[@]}" BUILD="$base" cuda-report)
     [[ $report == 'CUDA: yes'* ]] || refuse "the CUDA backend cannot be built: ${report#CUDA: no }"
-    program=$base/dptrain
-    targets=(all)
 fi
+
+# What is installed, or the bundle; CPU devices are not missed.
+build=$base
+has_check() {
+    # shellcheck disable=SC2086 # flags are words
+    printf '#include <check.h>\n' | ${CC:-gcc} ${CPPFLAGS:-} -E -x c - >/dev/null 2>&1
+}
+if [ -n "${BUNDLE:-}" ] || ! tests/tools/deps.sh --probe build >/dev/null 2>&1 || ! has_check; then
+    build=$base/gpu
+    settings+=(CPU=0)
+    if [ -n "${BUNDLE:-}" ] || ! CPU=0 tests/tools/deps.sh --probe build >/dev/null 2>&1 || ! has_check; then
+        [ -d "$bundle/lib" ] ||
+            refuse "libraries are missing here: run 'make gpu-bundle' where they are, and copy its folder to $bundle"
+        settings+=(CPPFLAGS="-I$bundle/include ${CPPFLAGS:-}" LDFLAGS="-L$bundle/lib ${LDFLAGS:-}")
+    fi
+fi
+if [ -n "$emulated" ]; then
+    programs=$build/emulated
+    targets=("$programs/dptrain")
+else
+    programs=$build
+    targets=("$build/dptrain" cuda)
+fi
+program=$programs/dptrain
+logs=$build/logs/gpu
 mkdir -p "$logs" || exit 1
+rm -f "$logs"/*
 export CK_TIMEOUT_MULTIPLIER=5
 
-task 'build' 1800 "$MAKE" -j"$(nproc)" --no-print-directory BUILD="$base" "${targets[@]}" \
-    "$base/tests/test_ops_cuda$emulated" "$base/tests/test_backend_cuda$emulated" \
-    "${program%/*}/"{test_engine,test_engine_backend,test_train} || {
-    closing
-    exit 1
+# left MOST: seconds for the next step, at most so many; 0 when the time is up.
+left() {
+    local rest=$((limit - SECONDS))
+    [ "$rest" -gt 0 ] || rest=0
+    [ "$rest" -lt "$1" ] && echo "$rest" || echo "$1"
 }
+
+# step KIND NAME MOST COMMAND...: task or tests, while there is time.
+step() {
+    local kind=$1 name=$2 seconds
+    seconds=$(left $((emulated_factor * $3)))
+    shift 3
+    if [ "$seconds" -lt 5 ]; then
+        skip "$name" "cut: the $limit seconds are over"
+        return 1
+    fi
+    "$kind" "$name" "$seconds" "$@"
+}
+
+table=$logs/table.txt
+row() { # row WHAT VALUE
+    printf '%-44s %s\n' "$1" "$2" >>"$table"
+}
+
+finish() {
+    local verdict=0
+    echo
+    [ ! -s "$table" ] || cat "$table"
+    closing || verdict=1
+    if [ -n "${RESULTS:-}" ]; then
+        mkdir -p "$RESULTS" || exit 1
+        [ ! -s "$table" ] || cp "$table" "$RESULTS/table.txt"
+        tail -n +1 "$logs"/*.log >"$RESULTS/steps.log"
+        { nvidia-smi 2>&1; "$program" devices --device cuda --json 2>&1; } >"$RESULTS/machine.log"
+    fi
+    exit $verdict
+}
+
+step task 'build' 300 "$MAKE" -j"$(nproc)" "${settings[@]}" BUILD="$build" "${targets[@]}" \
+    "$build/tests/test_ops_cuda$emulated" "$build/tests/test_backend_cuda$emulated" \
+    "$programs/"{test_engine,test_engine_backend,test_train} || finish
 "$program" devices --device cuda 2>"$logs/devices.err" || refuse "$(sed 's/^dptrain: error: //' "$logs/devices.err")"
 
 # by_devices N: the cases of so many devices.
@@ -56,24 +132,73 @@ by_devices() {
     (IFS=, && echo "${all[*]}")
 }
 
-tests 'backend' 300 "$base/tests/test_backend_cuda$emulated"
-tests 'operations' 900 "$base/tests/test_ops_cuda$emulated"
-tests 'engine' 600 "${program%/*}/test_engine" cuda
-tests 'engine and backend' 600 "${program%/*}/test_engine_backend" cuda
-tests 'training' 300 "${program%/*}/test_train" cuda
-sizes=(--batch-sizes '32,256' --steps 10)
-[ -z "$emulated" ] || sizes=(--model mlp --hidden 16 --batch-sizes 8 --steps 2) # the emulation takes its time
-task 'bench' 300 "$program" bench --device cuda --logical-devices 2 "${sizes[@]}"
-for devices in 1 2 3 4 8; do
-    wanted=$(by_devices "$devices")
+parity() { # parity NAME N: on N devices
+    local wanted
+    wanted=$(by_devices "$2")
     if [ -z "$wanted" ]; then
-        skip "parity, $devices logical devices" 'there is no such case'
+        skip "$1" 'there is no such case'
     elif ! "$PYTHON" -c 'import json' 2>/dev/null; then
-        skip "parity, $devices logical devices" "$PYTHON is missing"
+        skip "$1" "$PYTHON is missing"
     else
-        tests "parity, $devices logical devices" 600 "$PYTHON" tests/parity/parity.py --device cuda --only "$wanted" \
-            "$program" tests/parity/cases
+        step tests "$1" 120 "$PYTHON" tests/parity/parity.py --device cuda --only "$wanted" "$program" tests/parity/cases
     fi
+}
+
+# speed MODEL BATCH STEPS OPTION...: samples a second of one device and of several, into the table.
+speed() {
+    local name="bench, $1, batch $2"
+    step task "$name" 90 "$program" bench --device cuda --model "$1" --batch-sizes "$2" --steps "$3" "${@:4}" \
+        --csv "$logs/bench.csv" || return
+    row "$1, batch $2, samples/s" "$(tail -n 1 "$logs/bench.csv" |
+        awk -F, -v of="$what" '{ printf "one device %.0f, %s %.0f", $3, of, $5 }')"
+    [ -n "$emulated" ] || pytorch "$1" "$2"
+}
+
+# pytorch MODEL BATCH: the same model in PyTorch, where it is there.
+pytorch() {
+    local name="PyTorch, $1, batch $2"
+    if ! "$PYTHON" -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then
+        skip "$name" "$PYTHON has no PyTorch that sees a GPU"
+    elif step task "$name" 60 "$PYTHON" tests/tools/pytorch_speed.py "$1" "$2"; then
+        row "$1, batch $2, PyTorch, samples/s" "$(tail -n 1 "$log")"
+    fi
+}
+
+step tests 'backend' 90 "$build/tests/test_backend_cuda$emulated"
+ops=("$build/tests/test_ops_cuda$emulated")
+step tests 'operations' 240 "${ops[@]}"
+step tests 'engine' 90 "$programs/test_engine" cuda
+step tests 'engine and backend' 90 "$programs/test_engine_backend" cuda
+step tests 'training' 90 "$programs/test_train" cuda
+for devices in 1 2 3 4 8; do
+    parity "parity, $devices logical devices" "$devices"
 done
-echo
-closing
+small=(--model resnet18_cifar --data synthetic:64 --batch-size 32 --valid-split 0)
+[ -z "$emulated" ] || small=(--model lenet --data synthetic:16 --batch-size 4 --valid-split 0)
+step task 'two runs give the same bits' 60 tests/tools/same_bits.sh "$program" "$logs" --device cuda --logical-devices 2 \
+    "${small[@]}" --max-steps 3 --seed 7
+if [ -n "$emulated" ]; then
+    skip 'compute-sanitizer' 'there is no GPU code on the emulation'
+elif command -v compute-sanitizer >/dev/null; then
+    for tool in memcheck racecheck; do
+        step task "compute-sanitizer, $tool" 60 compute-sanitizer --tool "$tool" --error-exitcode 9 "$program" train \
+            --device cuda --logical-devices 2 --model lenet --data synthetic:16 --batch-size 8 --valid-split 0 --max-steps 1 \
+            --quiet --overwrite --model-dir "$logs/sanitized"
+    done
+else
+    skip 'compute-sanitizer' 'compute-sanitizer is not on PATH'
+fi
+what='2 logical devices'
+if [ -n "$emulated" ]; then # its times prove nothing
+    speed mlp 8 2 --logical-devices 2 --hidden 16
+else
+    speed lenet 256 20 --logical-devices 2
+    speed resnet18 64 10 --logical-devices 2
+    speed resnet50 64 10 --logical-devices 2
+    for devices in $([ "$gpus" -lt 2 ] || seq 2 "$gpus"); do
+        what="$devices GPUs"
+        speed resnet50 $((32 * devices)) 10 --device-ids "$(seq -s, 0 $((devices - 1)))"
+    done
+    step task 'speed of operations' 60 "${ops[@]}" --speed && row 'speed of each operation' "$log"
+fi
+finish

@@ -80,6 +80,17 @@ expect 'whose C++ compiler is missing' 2 'missing: the C++ compiler (g++)' "${on
 expect 'which is found before sources are compiled' 2 '!CC  ' "${on_toolkit[@]}" make -j4
 expect 'and is not asked for without CUDA' 2 '!g++' "${on_toolkit[@]}" CUDA=0 make
 
+# A toolkit of which every part is a package of Python's.
+packages=$tmp/site-packages/nvidia
+mkdir -p "$packages"/{cuda_nvcc/bin,cuda_runtime/lib,cublas/lib,cublas/include,cudnn/lib,cudnn/include}
+on_packages=(env CUDA= "PATH=$bare" "CUDA_PYTHON=$packages" "CUDA_HOME=$packages/cuda_nvcc")
+touch "$packages"/{cuda_nvcc/bin/nvcc,cuda_runtime/lib/libcudart.so.12,cublas/lib/libcublas.so.12,cublas/include/cublas_v2.h}
+touch "$packages"/cudnn/{lib/libcudnn.so.9,include/cudnn_graph.h}
+expect 'packages with all of it' 0 "CUDA: yes ($packages/cuda_nvcc/bin/nvcc" "${on_packages[@]}" make cuda-report
+expect 'whose libraries are linked by their own names' 0 '-l:libcublas.so.12 -l:libcudart.so.12' \
+    "${on_packages[@]}" make -pn cuda-report
+expect 'CPU=0 asks for no oneDNN' 2 '!libdnnl-dev' env PATH="$bare" make CPU=0
+
 # make deps, with a compiler that finds nothing and an apt-get that only takes notes.
 fake=$tmp/fake
 mkdir "$fake"
