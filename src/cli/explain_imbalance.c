@@ -293,18 +293,20 @@ static json_t *lesson_json(const imbalance *m, const char *verdict)
                      "verdict", verdict);
 }
 
-/* One model's lesson: printed, or *json gets it. */
-static dp_status teach(const cli_options *o, subject of, json_t **json, dp_error *err)
+/* One model's lesson: printed under its question, or *json gets it. */
+static dp_status teach(const cli_options *o, subject of, const char *question, json_t **json, dp_error *err)
 {
     imbalance m = {0};
     char verdict[512];
     dp_status status = prepare(&m, o, of, err);
     if (status == DP_OK) {
         judge(&m, verdict, sizeof verdict);
-        if (cli_given(o, OPT_JSON))
+        if (cli_given(o, OPT_JSON)) {
             *json = lesson_json(&m, verdict);
-        else
+        } else {
+            printf("%s\n\n", question);
             print_text(&m, verdict);
+        }
     }
     dp_free(m.settings);
     dp_model_free(m.model);
@@ -322,15 +324,12 @@ dp_status explain_imbalance(const cli_options *o, dp_error *err)
     json_t *first = NULL, *second = NULL;
     for (size_t i = 0; i < sizeof of_models / sizeof *of_models; i++)
         shaped |= cli_given(o, of_models[i]);
-    if (print)
-        printf("Why is the first device the busiest?\n\n");
-    DP_TRY(teach(o, named ? SUBJECT_ASKED_FOR : SUBJECT_MANY_OUTPUTS, &first, err));
+    DP_TRY(teach(o, named ? SUBJECT_ASKED_FOR : SUBJECT_MANY_OUTPUTS, "Why is the first device the busiest?",
+                 &first, err));
     dp_status status = DP_OK;
-    if (!shaped) {
-        if (print)
-            printf("\nAnd where a network's outputs are as small as its inputs?\n\n");
-        status = teach(o, SUBJECT_UNET, &second, err);
-    }
+    if (!shaped)
+        status = teach(o, SUBJECT_UNET, "\nAnd where a network's outputs are as small as its inputs?",
+                       &second, err);
     if (print || status != DP_OK) {
         json_decref(first);
         json_decref(second);
