@@ -92,7 +92,6 @@ static dp_status check_stems(const dp_names *names, dp_error *err)
     return status;
 }
 
-/* A mask never takes the place of a picture: it goes to another folder. */
 /* Is it one directory? parent: of a picture; leaf: "" or what stands beside it. */
 static dp_status same_folder(const char *path, const char *leaf, const struct stat *out, bool *same,
                              dp_error *err)
@@ -109,7 +108,8 @@ static dp_status same_folder(const char *path, const char *leaf, const struct st
     return DP_OK;
 }
 
-/* Masks are written neither over the pictures nor over the true masks that lie beside them. */
+/* A mask never takes the place of a picture, nor of a true mask that lies beside it: masks go to another
+ * folder. */
 static dp_status check_folder(const dp_names *names, const char *folder, dp_error *err)
 {
     struct stat out;
