@@ -102,18 +102,22 @@ static void *check_some(void *argument)
 }
 
 /* Decodes every picture once, on the cores there are; the caller's thread is one of those that do. */
-static void check_all(check *c)
+static dp_status check_all(check *c, dp_error *err)
 {
     pthread_t threads[CHECKING_THREADS - 1];
-    dp_error ignored;
+    dp_status status = DP_OK;
     int started = 0, wanted = dp_usable_cores() - 1;
-    while (started < wanted && started < CHECKING_THREADS - 1 && started + 1 < c->pictures->count &&
-           dp_thread_start(&threads[started], "dp-check", check_some, c, &ignored) == DP_OK)
-        started++;
-    /* What could not be started is no failure: the others take its share. */
+    while (status == DP_OK && started < wanted && started < CHECKING_THREADS - 1 &&
+           started + 1 < c->pictures->count) {
+        status = dp_thread_start(&threads[started], "dp-check", check_some, c, err);
+        started += status == DP_OK;
+    }
+    if (status != DP_OK)
+        atomic_store(&c->next, c->pictures->count);
     check_some(c);
     for (int i = 0; i < started; i++)
         pthread_join(threads[i], NULL);
+    return status;
 }
 
 /* *good: whether the sample can be used; failures other than a bad file are passed on. */
@@ -155,8 +159,9 @@ static dp_status check_and_keep(dp_pictures *pictures, dp_bad_files *bad, dp_err
     check c = {.pictures = pictures};
     int64_t count = pictures->count;
     DP_TRY(dp_calloc((size_t)count + 1, sizeof *c.verdicts, "a list of pictures", &c.verdicts, err));
-    check_all(&c);
-    dp_status status = keep_good(pictures, c.verdicts, bad, err);
+    dp_status status = check_all(&c, err);
+    if (status == DP_OK)
+        status = keep_good(pictures, c.verdicts, bad, err);
     for (int64_t i = 0; i < count; i++)
         dp_free(c.verdicts[i].reason);
     dp_free(c.verdicts);
