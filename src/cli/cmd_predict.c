@@ -120,12 +120,13 @@ static dp_status predict(prediction *p, dp_error *err)
     static const char *const convs[] = {"auto", "direct", NULL};
     const cli_options *o = p->options;
     dp_engine_config engine = dp_engine_defaults();
-    int64_t batch = 0;
+    int64_t batch = 0, workers = 2;
     int conv = 0;
     if (!cli_given(o, OPT_INIT))
         return dp_fail(err, DP_ERROR_USAGE, "predict needs --init FILE, the checkpoint whose model predicts");
     DP_TRY(take_inputs(p, err));
     DP_TRY(cli_integer(o, OPT_BATCH_SIZE, 1, 1 << 24, &batch, err));
+    DP_TRY(cli_integer(o, OPT_NUM_WORKERS, 1, 256, &workers, err));
     DP_TRY(cli_choice(o, OPT_CONV, convs, &conv, err));
     DP_TRY(cli_open_devices(o, &p->context, p->ids, &engine, err));
     engine.direct_convolution = conv == 1;
@@ -136,6 +137,7 @@ static dp_status predict(prediction *p, dp_error *err)
     p->config.input_count = inputs.input_count;
     p->config.engine = engine;
     p->config.batch_size = batch ? batch : (int64_t)PICTURES_PER_DEVICE * engine.device_count;
+    p->config.workers = (int)workers;
     p->config.skip_bad = cli_given(o, OPT_SKIP_BAD);
     p->config.note = cli_given(o, OPT_QUIET) ? NULL : on_note;
     p->config.start = on_start;

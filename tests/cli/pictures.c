@@ -62,6 +62,8 @@ static dp_image read_picture(const char *path)
     "train --model-type vgg16 --width 4 --filters 4 --dropout 0 --optimizer adamw --lr 0.01 " \
     "--batch-size 8 --logical-devices 2"
 
+#define PREDICT "predict --init model/model_best.safetensors "
+
 START_TEST(a_u_net_learns_masks_and_predicts_them)
 {
     write_masks(48);
@@ -164,7 +166,6 @@ START_TEST(masks_never_take_a_picture_s_place)
 {
     write_masks(4);
     assert_succeeds(dptrain(SMALL_UNET " --data-dir data --n-epoch 1 --batch-size 4 --valid-split 0"));
-#define PREDICT "predict --init model/model_best.safetensors "
     assert_fails(dptrain(PREDICT "--data data/images --output data/images"), 2, "name another folder");
     assert_fails(dptrain(PREDICT "--data data/images --output data/masks"), 2,
                  "masks could be written over it");
@@ -244,6 +245,58 @@ START_TEST(a_folder_per_class_is_learnt_and_labelled)
 }
 END_TEST
 
+/* Flips a bit of a PNG's last data: its header and its end stay whole. */
+static void damage(const char *path)
+{
+    FILE *f = fopen(path, "r+b");
+    ck_assert_ptr_nonnull(f);
+    ck_assert_int_eq(fseek(f, -20, SEEK_END), 0);
+    int byte = fgetc(f);
+    ck_assert_int_eq(fseek(f, -20, SEEK_END), 0);
+    ck_assert_int_eq(fputc(byte ^ 1, f), byte ^ 1);
+    ck_assert_int_eq(fclose(f), 0);
+}
+
+START_TEST(pictures_decoded_ahead_are_predicted_in_their_order)
+{
+    static const char *const workers[] = {"1", "2", "16"};
+    write_masks(24);
+    for (int i = 0; i < 24; i += 5) { /* of one part, of several */
+        char path[64], mask[64];
+        snprintf(path, sizeof path, "data/images/p%02d.png", i);
+        snprintf(mask, sizeof mask, "data/masks/p%02d.png", i);
+        write_pair(path, mask, SIDE + 3 * i, SIDE + i, i);
+    }
+    assert_succeeds(
+        dptrain(SMALL_UNET " --data-dir data --n-epoch 1 --batch-size 4 --valid-split 0 --size 32x32"));
+    for (int w = 0; w < 3; w++) {
+        const run *r = dptrain(PREDICT "--data data/images --output found%s --num-workers %s --batch-size %d "
+                                       "--quiet --logical-devices 2",
+                               w == 0 ? "" : workers[w], workers[w], 7 - w);
+        assert_succeeds(r);
+        const char *at = r->out;
+        for (int i = 0; i < 24; i++) {
+            char path[64], other[64];
+            snprintf(path, sizeof path, "found/p%02d.png", i);
+            snprintf(other, sizeof other, "found%s/p%02d.png", workers[w], i);
+            if (w > 0)
+                assert_same_file(path, other);
+            snprintf(path, sizeof path, "data/images/p%02d.png: ", i);
+            at = strstr(at, path);
+            ck_assert_msg(at != NULL, "'%s' is not in its place: %s", path, r->out);
+        }
+        ck_assert_str_eq(r->err, "");
+    }
+    assert_fails(dptrain(PREDICT "--data data/images --output found --num-workers 0"), 2, "--num-workers");
+    /* What cannot be decoded after all ends the run, whoever came to it and when. */
+    damage("data/images/p11.png");
+    damage("data/images/p23.png");
+    assert_fails(dptrain(PREDICT "--data data/images --output late --num-workers 4 --batch-size 2 --quiet"),
+                 1, "data/images/p11.png");
+    ck_assert(file_exists("late/p08.png") && !file_exists("late/p12.png"));
+}
+END_TEST
+
 START_TEST(options_for_pictures_are_for_pictures)
 {
     assert_fails(dptrain("train --data synthetic:64 --augment hflip"), 2, "--augment is for pictures");
@@ -297,6 +350,7 @@ Suite *pictures_suite(void)
     tcase_add_test(c, bad_files_end_the_run_before_it_starts);
     tcase_add_test(c, masks_never_take_a_picture_s_place);
     tcase_add_test(c, a_folder_per_class_is_learnt_and_labelled);
+    tcase_add_test(c, pictures_decoded_ahead_are_predicted_in_their_order);
     tcase_add_test(c, options_for_pictures_are_for_pictures);
     tcase_add_test(c, the_tutorial_s_command_line_works);
     suite_add_tcase(s, c);
