@@ -34,7 +34,8 @@ typedef struct dp_prediction {
     const char *mask;    /* the path of its mask; NULL: a label */
     double marked;       /* share of the mask's pixels that are marked */
     int64_t label;
-    double probability; /* of the label */
+    const char *class_name; /* of the label; NULL: it has none */
+    double probability;     /* of the label */
 } dp_prediction;
 
 typedef struct dp_predict_config {

@@ -9,6 +9,7 @@ enum { PICTURES_PER_DEVICE = 4 };
 typedef struct prediction {
     const cli_options *options;
     dp_checkpoint_info info;
+    dp_class_names classes;
     dp_model *model;
     dp_context *context;
     int ids[DP_ENGINE_MAX_DEVICES];
@@ -61,7 +62,12 @@ static void on_done(void *user, const dp_prediction *r)
         return;
     }
     print_field(p->labels, r->picture);
-    fprintf(p->labels, ",%lld,%.6f\n", (long long)r->label, r->probability);
+    fprintf(p->labels, ",%lld,%.6f", (long long)r->label, r->probability);
+    if (p->classes.count) {
+        fputc(',', p->labels);
+        print_field(p->labels, r->class_name ? r->class_name : "");
+    }
+    fputc('\n', p->labels);
 }
 
 /* Only now: a run that ends with an error says that alone. */
@@ -71,7 +77,7 @@ static void on_start(void *user)
     if (!cli_given(p->options, OPT_QUIET))
         cli_print_devices(p->context, &p->config.engine);
     if (p->info.criterion == DP_LOSS_CROSS_ENTROPY)
-        fprintf(p->labels, "file,label,probability\n");
+        fprintf(p->labels, "file,label,probability%s\n", p->classes.count ? ",class" : "");
 }
 
 static void on_note(void *user, const char *text)
@@ -86,6 +92,9 @@ static dp_status load_model(prediction *p, dp_error *err)
     dp_load_report report;
     DP_TRY(dp_checkpoint_open(path, &p->model, &p->info, err));
     DP_TRY(dp_model_state_create(p->model, &p->state, err));
+    DP_TRY(dp_checkpoint_class_names(path, &p->classes, err));
+    p->info.named_classes = p->classes.count;
+    p->info.class_names = (const char *const *)p->classes.list;
     return dp_weights_load(path, p->model, false, &p->state, &report, err);
 }
 
@@ -163,6 +172,7 @@ dp_status cli_predict(int argc, char **argv, int *code, dp_error *err)
     dp_status status = predict(&p, err);
     cli_output_abandon(&p.csv);
     dp_model_state_free(&p.state);
+    dp_class_names_clear(&p.classes);
     dp_free(p.inputs);
     dp_model_free(p.model);
     dp_context_close(p.context);

@@ -227,13 +227,15 @@ START_TEST(a_folder_per_class_is_learnt_and_labelled)
     ck_assert_ptr_nonnull(f);
     char line[256];
     ck_assert_ptr_nonnull(fgets(line, sizeof line, f));
-    ck_assert_str_eq(line, "file,label,probability\n");
+    ck_assert_str_eq(line, "file,label,probability,class\n");
     for (int i = 0; i < 24; i++) {
         char name[128];
         int label;
         double probability;
+        char class[16];
         ck_assert_ptr_nonnull(fgets(line, sizeof line, f));
-        ck_assert_int_eq(sscanf(line, "\"%127[^\"]\",%d,%lf", name, &label, &probability), 3);
+        ck_assert_int_eq(sscanf(line, "\"%127[^\"]\",%d,%lf,%15s", name, &label, &probability, class), 4);
+        ck_assert_str_eq(class, classes[label]);
         ck_assert_int_eq(label, strstr(name, "light") != NULL);
         ck_assert(probability > 0.5 && probability <= 1);
         assert_contains(r->out, line);

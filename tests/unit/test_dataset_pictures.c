@@ -109,6 +109,7 @@ START_TEST(pictures_and_masks_are_paired_by_stem)
     ck_assert_int_eq(d->target, DP_TARGET_MASK);
     ck_assert_int_eq(d->target_elements, H * W);
     ck_assert_ptr_nonnull(strstr(d->description, "3 images 3x6x8, masks"));
+    ck_assert_int_eq(d->named_classes, 0);
     for (int i = 0; i < 3; i++) {
         float x[3 * H * W], mask[H * W];
         ck_assert_int_eq(dp_dataset_read(set, i, 0, x, mask, &err), DP_OK);
@@ -392,6 +393,9 @@ START_TEST(a_folder_is_a_class)
     dp_dataset *set = open_ok(&config);
     const dp_dataset_info *d = dp_dataset_info_of(set);
     ck_assert(d->samples == 6 && d->classes == 3 && d->target == DP_TARGET_LABELS);
+    ck_assert_int_eq(d->named_classes, 3);
+    for (int i = 0; i < 3; i++)
+        ck_assert_str_eq(d->class_names[labels[i]], folders[i]);
     for (int i = 0; i < 6; i++) {
         float x[3 * H * W];
         int32_t label;
@@ -404,6 +408,13 @@ START_TEST(a_folder_is_a_class)
     dp_dataset_free(set);
     config.classes = 2;
     expect_refused(&config, DP_ERROR_MISMATCH, "there are 2 classes");
+    config.classes = 0;
+    make_folder("\xff"); /* a name that no checkpoint can hold */
+    write_picture("\xff/0.png", H, W, 3);
+    set = open_ok(&config);
+    d = dp_dataset_info_of(set);
+    ck_assert(d->classes == 4 && d->named_classes == 0 && !d->class_names);
+    dp_dataset_free(set);
 }
 END_TEST
 
