@@ -18,7 +18,7 @@ typedef struct prediction {
     const char **inputs;
     cli_output csv;
     FILE *labels;
-    int64_t done;
+    int64_t judged, correct; /* labels of pictures whose class is known */
 } prediction;
 
 static dp_status take_inputs(prediction *p, dp_error *err)
@@ -56,11 +56,12 @@ static void print_field(FILE *out, const char *text)
 static void on_done(void *user, const dp_prediction *r)
 {
     prediction *p = user;
-    p->done++;
     if (r->mask) {
         printf("%s: %.2f %% marked, %s\n", r->picture, 100 * r->marked, r->mask);
         return;
     }
+    p->judged += r->truth >= 0;
+    p->correct += r->truth == r->label;
     print_field(p->labels, r->picture);
     fprintf(p->labels, ",%lld,%.6f", (long long)r->label, r->probability);
     if (p->classes.count) {
@@ -124,6 +125,12 @@ static dp_status set_outputs(prediction *p, dp_error *err)
     return DP_OK;
 }
 
+static void print_accuracy(const prediction *p, FILE *out)
+{
+    if (p->judged > 0 && (out == stdout || !cli_given(p->options, OPT_QUIET)))
+        fprintf(out, "accuracy %.2f %%\n", 100 * (double)p->correct / (double)p->judged);
+}
+
 static dp_status predict(prediction *p, dp_error *err)
 {
     static const char *const convs[] = {"auto", "direct", NULL};
@@ -156,7 +163,13 @@ static dp_status predict(prediction *p, dp_error *err)
     cli_watch(&p->config.engine, cli_given(o, OPT_QUIET));
     DP_TRY(cli_try_used_links(p->context, &engine, false, cli_given(o, OPT_QUIET), NULL, err));
     DP_TRY(dp_predict(p->context, p->model, &p->state, &p->config, err));
-    return p->csv.file ? cli_output_close(&p->csv, err) : DP_OK;
+    if (!p->csv.file) {
+        print_accuracy(p, stderr); /* a CSV on stdout stays one */
+        return DP_OK;
+    }
+    DP_TRY(cli_output_close(&p->csv, err));
+    print_accuracy(p, stdout);
+    return DP_OK;
 }
 
 dp_status cli_predict(int argc, char **argv, int *code, dp_error *err)

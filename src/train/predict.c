@@ -12,67 +12,6 @@ dp_predict_config dp_predict_defaults(const dp_checkpoint_info *info)
     return (dp_predict_config){.engine = dp_engine_defaults(), .batch_size = 8, .workers = 2, .info = *info};
 }
 
-/* ---- which pictures ---- */
-
-/* A folder without pictures may hold folders of them: classes, or images beside masks. */
-static dp_status list_folder(const char *folder, dp_bad_files *bad, dp_names *names, dp_error *err)
-{
-    int64_t before = names->count;
-    dp_names folders = {0};
-    DP_TRY(dp_list_pictures(folder, bad, names, err));
-    if (names->count > before)
-        return DP_OK;
-    dp_status status = dp_list_folders(folder, &folders, err);
-    for (int64_t i = 0; i < folders.count && status == DP_OK; i++)
-        if (strcmp(folders.list[i].stem, "masks") != 0)
-            status = dp_list_pictures(folders.list[i].path, bad, names, err);
-    dp_names_clear(&folders);
-    if (status == DP_OK && names->count == before && bad->count == 0)
-        status = dp_fail(err, DP_ERROR_IO, "'%s' holds no pictures (.jpg, .jpeg or .png)", folder);
-    return status;
-}
-
-static dp_status list_inputs(const dp_predict_config *c, dp_bad_files *bad, dp_names *names, dp_error *err)
-{
-    for (int64_t i = 0; i < c->input_count; i++) {
-        struct stat st;
-        bool folder = stat(c->inputs[i], &st) == 0 && S_ISDIR(st.st_mode);
-        DP_TRY(folder ? list_folder(c->inputs[i], bad, names, err) : dp_names_add(names, c->inputs[i], err));
-    }
-    return DP_OK;
-}
-
-static dp_status count_pixels(const char *path, int64_t *pixels, dp_error *err)
-{
-    void *bytes;
-    size_t size;
-    int64_t width, height;
-    DP_TRY(dp_file_read(path, &bytes, &size, err));
-    dp_status status = dp_image_size(bytes, size, path, &width, &height, err);
-    dp_free(bytes);
-    if (status == DP_OK)
-        *pixels = width * height;
-    return status;
-}
-
-/* Bad pictures are known before the first mask is written; the others are the inputs. */
-static dp_status check_pictures(const dp_names *names, dp_input *inputs, int64_t *count, dp_bad_files *bad,
-                                dp_error *err)
-{
-    for (int64_t i = 0; i < names->count; i++) {
-        dp_error reason;
-        dp_input input = {.name = &names->list[i]};
-        dp_status status = count_pixels(input.name->path, &input.pixels, &reason);
-        if (status == DP_OK)
-            inputs[(*count)++] = input;
-        else if (status == DP_ERROR_IO)
-            DP_TRY(dp_bad_file(bad, err, "%s", reason.message));
-        else
-            return dp_fail(err, status, "%s", reason.message);
-    }
-    return DP_OK;
-}
-
 /* ---- where masks go ---- */
 
 static int by_stem(const void *a, const void *b)
@@ -169,7 +108,7 @@ static dp_status predict_next(dp_predictor *p, dp_ahead *ahead, const dp_input *
         status = dp_predict_mask(p, input->name, &ready.image, err);
     } else if (status == DP_OK) {
         memcpy(dp_predict_slot(p), ready.sample, (size_t)p->elements * sizeof *ready.sample);
-        status = dp_predict_push(p, (dp_part){.name = input->name}, err);
+        status = dp_predict_push(p, (dp_part){.name = input->name, .truth = input->truth}, err);
     }
     dp_ready_clear(&ready);
     return status;
@@ -182,18 +121,17 @@ static dp_status prepare_folder(const dp_predictor *p, const dp_names *names, dp
     return dp_make_directories(p->config->folder, err);
 }
 
-static dp_status predict_all(dp_predictor *p, const dp_names *names, const dp_input *inputs, int64_t count,
-                             dp_error *err)
+static dp_status predict_all(dp_predictor *p, const dp_inputs *inputs, dp_error *err)
 {
     dp_ahead *ahead;
     if (p->masks)
-        DP_TRY(prepare_folder(p, names, err));
-    DP_TRY(dp_ahead_create(p, inputs, count, &ahead, err));
+        DP_TRY(prepare_folder(p, &inputs->names, err));
+    DP_TRY(dp_ahead_create(p, inputs->list, inputs->count, &ahead, err));
     if (p->config->start)
         p->config->start(p->config->user);
     dp_status status = DP_OK;
-    for (int64_t i = 0; i < count && status == DP_OK; i++)
-        status = predict_next(p, ahead, &inputs[i], err);
+    for (int64_t i = 0; i < inputs->count && status == DP_OK; i++)
+        status = predict_next(p, ahead, &inputs->list[i], err);
     dp_ahead_free(ahead);
     return status == DP_OK ? dp_predict_flush(p, err) : status;
 }
@@ -201,21 +139,13 @@ static dp_status predict_all(dp_predictor *p, const dp_names *names, const dp_in
 dp_status dp_predict(dp_context *context, const dp_model *model, const dp_model_state *state,
                      const dp_predict_config *config, dp_error *err)
 {
-    dp_names names = {0};
-    dp_bad_files bad = {0};
+    dp_inputs inputs = {0};
     dp_predictor predictor = {0};
-    dp_input *inputs = NULL;
-    int64_t count = 0;
     dp_status status;
-    if ((status = list_inputs(config, &bad, &names, err)) == DP_OK &&
-        (status = dp_calloc((size_t)names.count + 1, sizeof *inputs, "names", &inputs, err)) == DP_OK &&
-        (status = check_pictures(&names, inputs, &count, &bad, err)) == DP_OK &&
-        (status = dp_bad_files_settle(&bad, config->skip_bad, config->note, config->user, err)) == DP_OK &&
+    if ((status = dp_inputs_collect(config, model, &inputs, err)) == DP_OK &&
         (status = dp_predict_open(context, model, state, config, &predictor, err)) == DP_OK)
-        status = predict_all(&predictor, &names, inputs, count, err);
+        status = predict_all(&predictor, &inputs, err);
     dp_predict_close(&predictor);
-    dp_free(inputs);
-    dp_bad_files_clear(&bad);
-    dp_names_clear(&names);
+    dp_inputs_clear(&inputs);
     return status;
 }

@@ -1,5 +1,6 @@
-/* Inside dp_predict: predict.c decides what is to be predicted, predict_ahead.c decodes it,
- * predict_batch.c runs it on the devices, predict_mask.c takes pictures apart and puts masks together. */
+/* Inside dp_predict: predict_inputs.c lists what is to be predicted, predict.c goes through it,
+ * predict_ahead.c decodes it, predict_batch.c runs it on the devices, predict_mask.c takes pictures apart and
+ * puts masks together. */
 #ifndef DP_TRAIN_PREDICT_STEPS_H
 #define DP_TRAIN_PREDICT_STEPS_H
 
@@ -39,17 +40,36 @@ typedef struct dp_open_picture {
 /* One sample of a batch. */
 typedef struct dp_part {
     const dp_named_picture *name; /* labels */
+    int64_t truth;                /* likewise */
     dp_open_picture *picture;     /* masks */
     int64_t x, y;                 /* where the part lies in the plane */
 } dp_part;
 
-/* ---- predict.c ---- */
+/* ---- predict_inputs.c ---- */
 
 /* A picture that is to be predicted. */
 typedef struct dp_input {
     const dp_named_picture *name;
     int64_t pixels; /* by its header */
+    int64_t truth;  /* the class that its folder says; -1: not known */
 } dp_input;
+
+/* Zero is empty; owned. */
+typedef struct dp_inputs {
+    dp_names names;  /* all, bad ones too */
+    int64_t *truths; /* of the first `judged` of them */
+    int64_t judged;
+    dp_input *list; /* those that can be read, in order */
+    int64_t count;
+} dp_inputs;
+
+/* Lists config->inputs and looks at every header, so that bad pictures are known before the first mask is
+ * written. After a failure, too, *out is the caller's to clear. */
+dp_status dp_inputs_collect(const dp_predict_config *config, const dp_model *model, dp_inputs *out,
+                            dp_error *err);
+void dp_inputs_clear(dp_inputs *inputs);
+
+/* ---- predict.c ---- */
 
 /* What the devices' thread needs of it: for a mask the picture, for a label the sample that the model takes.
  */

@@ -87,7 +87,7 @@ void dp_predict_normalize(const dp_predictor *predictor, float *x)
 /* The likeliest class, and softmax of its logit. */
 static dp_status give_label(const dp_predictor *p, const dp_part *part, const float *logits, dp_error *err)
 {
-    dp_prediction result = {.picture = part->name->path};
+    dp_prediction result = {.picture = part->name->path, .truth = part->truth};
     double sum = 0;
     for (int64_t i = 0; i < p->outputs; i++) {
         if (!isfinite(logits[i]))

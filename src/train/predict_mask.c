@@ -216,7 +216,8 @@ static dp_status write_results(const dp_predictor *p, const dp_open_picture *o, 
     if (status == DP_OK && c->overlay)
         status = write_overlay(p, o, &mask, err);
     if (status == DP_OK && c->done)
-        c->done(c->user, &(dp_prediction){.picture = o->name->path, .mask = path, .marked = marked});
+        c->done(c->user,
+                &(dp_prediction){.picture = o->name->path, .mask = path, .marked = marked, .truth = -1});
     dp_free(path);
     dp_image_clear(&mask);
     return status;
