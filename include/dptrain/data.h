@@ -81,11 +81,13 @@ typedef struct dp_dataset_info {
     int64_t shape[3];
     int64_t elements; /* of a sample */
     dp_target_kind target;
-    int64_t classes;         /* LABELS */
-    int64_t target_elements; /* VALUES, MASK: float32 a sample; LABELS: 1 */
-    size_t target_bytes;     /* a sample: 4 for LABELS, else 4 * target_elements */
-    int normalize_channels;  /* how inputs are normalised: (value - mean) / std, value in 0..1; 0: not at all
-                              */
+    int64_t classes;       /* LABELS */
+    int64_t named_classes; /* the first of these have names (images:DIR: the folders'), UTF-8; 0: none */
+    const char *const *class_names; /* as long as a data set of this source lives */
+    int64_t target_elements;        /* VALUES, MASK: float32 a sample; LABELS: 1 */
+    size_t target_bytes;            /* a sample: 4 for LABELS, else 4 * target_elements */
+    int normalize_channels; /* how inputs are normalised: (value - mean) / std, value in 0..1; 0: not at all
+                             */
     float mean[4], std[4];
 } dp_dataset_info;
 

@@ -34,15 +34,21 @@ typedef struct dp_prediction {
     const char *mask;    /* the path of its mask; NULL: a label */
     double marked;       /* share of the mask's pixels that are marked */
     int64_t label;
-    double probability; /* of the label */
+    const char *class_name; /* of the label; NULL: it has none */
+    double probability;     /* of the label */
+    int64_t truth;          /* the label that the picture's folder says; -1: none says */
 } dp_prediction;
 
 typedef struct dp_predict_config {
     dp_engine_config engine;
-    int64_t batch_size;        /* pictures, or parts of them, that the devices take at a time */
-    dp_checkpoint_info info;   /* how inputs are normalised, and what outputs mean */
-    const char *const *inputs; /* pictures, and folders of them (or, if they have none, of such folders, one
-                                  called masks apart) */
+    int64_t batch_size; /* pictures, or parts of them, that the devices take at a time */
+    int workers; /* threads that decode pictures ahead of the devices, at least 1; at most a batch waits */
+    dp_checkpoint_info info; /* how inputs are normalised, and what outputs mean */
+    /* Pictures, and folders of them (or, if they have none, of such folders, one called masks apart). Also
+     * "images:DIR", where a classifier's pictures have their truth from the folder that they lie in: by name
+     * where info has the names of classes, else by the order of the folders; and "segmentation:DIR", the
+     * pictures of DIR/images. */
+    const char *const *inputs;
     int64_t input_count;
     const char *folder; /* masks: where they are written, NAME.png for a picture NAME.jpg; made if need be */
     bool overlay;       /* NAME_overlay.png, too: the picture with its mask in red */
@@ -60,7 +66,8 @@ dp_predict_config dp_predict_defaults(const dp_checkpoint_info *info);
 /* A model that makes one plane of logits of its input's height and width (bce_with_logits) writes masks:
  * white where the probability is above one half. One trained with cross_entropy gives labels, of pictures
  * that are brought to its size. Errors: DP_ERROR_IO for files; DP_ERROR_USAGE for two pictures of one name,
- * or a mask that would be written over a picture; DP_ERROR_MISMATCH for another kind of model. */
+ * or a mask that would be written over a picture; DP_ERROR_MISMATCH for another kind of model, or for
+ * class folders that are not the model's classes. */
 dp_status dp_predict(dp_context *context, const dp_model *model, const dp_model_state *state,
                      const dp_predict_config *config, dp_error *err);
 

@@ -46,6 +46,10 @@ typedef struct dp_checkpoint_info {
     uint64_t data_seed;
     double valid_split;
     int64_t epoch; /* that it was written after; -1 for final weights */
+    /* The names of the first classes, as in dp_dataset_info; the caller's. dp_checkpoint_open leaves them
+     * out: see dp_checkpoint_class_names. */
+    int64_t named_classes;
+    const char *const *class_names;
 } dp_checkpoint_info;
 
 /* Writes weights and buffers as safetensors with PyTorch's names and shapes, whole or not at
@@ -55,6 +59,16 @@ dp_status dp_checkpoint_write(const char *path, const dp_model *model, const dp_
 /* Reads what a checkpoint says and builds its model. DP_ERROR_MISMATCH for a sound file that carries no
  * description. Owner of the model: the caller. */
 dp_status dp_checkpoint_open(const char *path, dp_model **model, dp_checkpoint_info *info, dp_error *err);
+
+typedef struct dp_class_names {
+    int64_t count;
+    char **list; /* UTF-8; owned, as is each */
+} dp_class_names;
+
+/* The names of classes that a checkpoint carries; none is no error. Owner: the caller, who clears them, after
+ * a failure too. */
+dp_status dp_checkpoint_class_names(const char *path, dp_class_names *out, dp_error *err);
+void dp_class_names_clear(dp_class_names *names);
 
 typedef struct dp_load_report {
     int loaded;   /* parameters and buffers */

@@ -9,6 +9,7 @@ enum { PICTURES_PER_DEVICE = 4 };
 typedef struct prediction {
     const cli_options *options;
     dp_checkpoint_info info;
+    dp_class_names classes;
     dp_model *model;
     dp_context *context;
     int ids[DP_ENGINE_MAX_DEVICES];
@@ -17,7 +18,7 @@ typedef struct prediction {
     const char **inputs;
     cli_output csv;
     FILE *labels;
-    int64_t done;
+    int64_t judged, correct; /* labels of pictures whose class is known */
 } prediction;
 
 static dp_status take_inputs(prediction *p, dp_error *err)
@@ -55,13 +56,19 @@ static void print_field(FILE *out, const char *text)
 static void on_done(void *user, const dp_prediction *r)
 {
     prediction *p = user;
-    p->done++;
     if (r->mask) {
         printf("%s: %.2f %% marked, %s\n", r->picture, 100 * r->marked, r->mask);
         return;
     }
+    p->judged += r->truth >= 0;
+    p->correct += r->truth == r->label;
     print_field(p->labels, r->picture);
-    fprintf(p->labels, ",%lld,%.6f\n", (long long)r->label, r->probability);
+    fprintf(p->labels, ",%lld,%.6f", (long long)r->label, r->probability);
+    if (p->classes.count) {
+        fputc(',', p->labels);
+        print_field(p->labels, r->class_name ? r->class_name : "");
+    }
+    fputc('\n', p->labels);
 }
 
 /* Only now: a run that ends with an error says that alone. */
@@ -71,7 +78,7 @@ static void on_start(void *user)
     if (!cli_given(p->options, OPT_QUIET))
         cli_print_devices(p->context, &p->config.engine);
     if (p->info.criterion == DP_LOSS_CROSS_ENTROPY)
-        fprintf(p->labels, "file,label,probability\n");
+        fprintf(p->labels, "file,label,probability%s\n", p->classes.count ? ",class" : "");
 }
 
 static void on_note(void *user, const char *text)
@@ -86,6 +93,9 @@ static dp_status load_model(prediction *p, dp_error *err)
     dp_load_report report;
     DP_TRY(dp_checkpoint_open(path, &p->model, &p->info, err));
     DP_TRY(dp_model_state_create(p->model, &p->state, err));
+    DP_TRY(dp_checkpoint_class_names(path, &p->classes, err));
+    p->info.named_classes = p->classes.count;
+    p->info.class_names = (const char *const *)p->classes.list;
     return dp_weights_load(path, p->model, false, &p->state, &report, err);
 }
 
@@ -115,17 +125,24 @@ static dp_status set_outputs(prediction *p, dp_error *err)
     return DP_OK;
 }
 
+static void print_accuracy(const prediction *p, FILE *out)
+{
+    if (p->judged > 0 && (out == stdout || !cli_given(p->options, OPT_QUIET)))
+        fprintf(out, "accuracy %.2f %%\n", 100 * (double)p->correct / (double)p->judged);
+}
+
 static dp_status predict(prediction *p, dp_error *err)
 {
     static const char *const convs[] = {"auto", "direct", NULL};
     const cli_options *o = p->options;
     dp_engine_config engine = dp_engine_defaults();
-    int64_t batch = 0;
+    int64_t batch = 0, workers = 2;
     int conv = 0;
     if (!cli_given(o, OPT_INIT))
         return dp_fail(err, DP_ERROR_USAGE, "predict needs --init FILE, the checkpoint whose model predicts");
     DP_TRY(take_inputs(p, err));
     DP_TRY(cli_integer(o, OPT_BATCH_SIZE, 1, 1 << 24, &batch, err));
+    DP_TRY(cli_integer(o, OPT_NUM_WORKERS, 1, 256, &workers, err));
     DP_TRY(cli_choice(o, OPT_CONV, convs, &conv, err));
     DP_TRY(cli_open_devices(o, &p->context, p->ids, &engine, err));
     engine.direct_convolution = conv == 1;
@@ -136,6 +153,7 @@ static dp_status predict(prediction *p, dp_error *err)
     p->config.input_count = inputs.input_count;
     p->config.engine = engine;
     p->config.batch_size = batch ? batch : (int64_t)PICTURES_PER_DEVICE * engine.device_count;
+    p->config.workers = (int)workers;
     p->config.skip_bad = cli_given(o, OPT_SKIP_BAD);
     p->config.note = cli_given(o, OPT_QUIET) ? NULL : on_note;
     p->config.start = on_start;
@@ -145,7 +163,13 @@ static dp_status predict(prediction *p, dp_error *err)
     cli_watch(&p->config.engine, cli_given(o, OPT_QUIET));
     DP_TRY(cli_try_used_links(p->context, &engine, false, cli_given(o, OPT_QUIET), NULL, err));
     DP_TRY(dp_predict(p->context, p->model, &p->state, &p->config, err));
-    return p->csv.file ? cli_output_close(&p->csv, err) : DP_OK;
+    if (!p->csv.file) {
+        print_accuracy(p, stderr); /* a CSV on stdout stays one */
+        return DP_OK;
+    }
+    DP_TRY(cli_output_close(&p->csv, err));
+    print_accuracy(p, stdout);
+    return DP_OK;
 }
 
 dp_status cli_predict(int argc, char **argv, int *code, dp_error *err)
@@ -161,6 +185,7 @@ dp_status cli_predict(int argc, char **argv, int *code, dp_error *err)
     dp_status status = predict(&p, err);
     cli_output_abandon(&p.csv);
     dp_model_state_free(&p.state);
+    dp_class_names_clear(&p.classes);
     dp_free(p.inputs);
     dp_model_free(p.model);
     dp_context_close(p.context);

@@ -62,6 +62,10 @@ static dp_dataset_info make_info(const dp_storage *storage, int64_t samples, con
     memcpy(info.mean, storage->mean, sizeof info.mean);
     memcpy(info.std, storage->std, sizeof info.std);
     info.classes = storage->target == DP_TARGET_LABELS ? classes : 0;
+    if (storage->target == DP_TARGET_LABELS) {
+        info.named_classes = storage->named_classes;
+        info.class_names = (const char *const *)storage->class_names;
+    }
     info.target_bytes = sizeof(float) * (size_t)storage->target_elements; /* an int32 label is as wide */
     describe(&info, source);
     return info;

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/text.h"
 #include "data/pictures.h"
 
 /* Mean and deviation of ImageNet's training pictures, as torchvision's pretrained models expect them. */
@@ -117,7 +118,21 @@ static dp_status list_class(const char *folder, int32_t label, dp_pictures *pict
     return status;
 }
 
-static dp_status list_classes(const char *folder, dp_pictures *pictures, int64_t *classes, dp_bad_files *bad,
+/* Names are kept where all of them can be written into a checkpoint. */
+static dp_status name_classes(const dp_names *folders, dp_storage *storage, dp_error *err)
+{
+    for (int64_t i = 0; i < folders->count; i++)
+        if (!dp_is_utf8(folders->list[i].stem))
+            return DP_OK;
+    DP_TRY(dp_calloc((size_t)folders->count, sizeof *storage->class_names, "names of classes",
+                     &storage->class_names, err));
+    for (; storage->named_classes < folders->count; storage->named_classes++)
+        DP_TRY(dp_strdup(folders->list[storage->named_classes].stem,
+                         &storage->class_names[storage->named_classes], err));
+    return DP_OK;
+}
+
+static dp_status list_classes(const char *folder, dp_storage *storage, int64_t *classes, dp_bad_files *bad,
                               dp_error *err)
 {
     dp_names found = {0};
@@ -126,7 +141,9 @@ static dp_status list_classes(const char *folder, dp_pictures *pictures, int64_t
         status = dp_fail(err, DP_ERROR_IO,
                          "'%s' holds no folders: images:DIR needs a folder of pictures per class", folder);
     for (int64_t i = 0; i < found.count && status == DP_OK; i++)
-        status = list_class(found.list[i].path, (int32_t)i, pictures, bad, err);
+        status = list_class(found.list[i].path, (int32_t)i, storage->pictures, bad, err);
+    if (status == DP_OK)
+        status = name_classes(&found, storage, err);
     *classes = found.count;
     dp_names_clear(&found);
     return status;
@@ -148,7 +165,7 @@ dp_status dp_open_images(const dp_data_config *config, const char *argument, dp_
     storage->target = DP_TARGET_LABELS;
     storage->target_elements = 1;
     DP_TRY(dp_strdup(argument, &storage->labels_path, err));
-    dp_status status = list_classes(argument, storage->pictures, &out->classes, &bad, err);
+    dp_status status = list_classes(argument, storage, &out->classes, &bad, err);
     if (status == DP_OK)
         status = dp_pictures_check(storage->pictures, config, argument, &bad, storage, err);
     dp_bad_files_clear(&bad);

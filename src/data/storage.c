@@ -24,6 +24,9 @@ void dp_storage_release(dp_storage *storage)
         return;
     dp_free(storage->labels);
     dp_free(storage->labels_path);
+    for (int64_t i = 0; i < storage->named_classes; i++)
+        dp_free(storage->class_names[i]);
+    dp_free(storage->class_names);
     dp_free(storage->table);
     dp_free(storage->made);
     dp_free(storage->made_values);

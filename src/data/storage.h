@@ -44,7 +44,9 @@ struct dp_storage {
     int64_t target_elements;
     int32_t *labels;           /* LABELS; owned */
     const dp_tensor *y_tensor; /* else: float32 in `file`, or in `made_values` */
-    char *labels_path;         /* where labels come from, for messages; owned */
+    char **class_names;        /* LABELS: of the first named_classes of them, UTF-8; owned */
+    int64_t named_classes;
+    char *labels_path; /* where labels come from, for messages; owned */
 
     /* Normalisation, filled by dp_storage_normalize. */
     int normalize_channels; /* 0: none */

@@ -36,7 +36,22 @@ static char *normalization_text(const dp_checkpoint_info *info)
     return text;
 }
 
-enum { MAX_ENTRIES = 8 };
+/* *out stays NULL where classes have no names. */
+static dp_status class_names_text(const dp_checkpoint_info *info, char **out, dp_error *err)
+{
+    *out = NULL;
+    if (info->named_classes == 0)
+        return DP_OK;
+    json_t *array = json_array();
+    bool whole = array != NULL;
+    for (int64_t i = 0; i < info->named_classes && whole; i++)
+        whole = json_array_append_new(array, json_string(info->class_names[i])) == 0;
+    *out = whole ? json_dumps(array, JSON_COMPACT) : NULL;
+    json_decref(array);
+    return *out ? DP_OK : dp_fail(err, DP_ERROR_MEMORY, "out of memory: cannot write the names of classes");
+}
+
+enum { MAX_ENTRIES = 9 };
 
 typedef struct entries {
     dp_metadata list[MAX_ENTRIES];
@@ -80,6 +95,12 @@ dp_status dp_checkpoint_write_run(const char *path, const dp_model *model, const
     char *normalization = normalization_text(info);
     if (!normalization)
         return dp_fail(err, DP_ERROR_MEMORY, "out of memory: cannot write '%s'", path);
+    char *class_names;
+    dp_status status = class_names_text(info, &class_names, err);
+    if (status != DP_OK) {
+        free(normalization);
+        return status;
+    }
     entries e = {0};
     char seed[24], epoch[24];
     snprintf(seed, sizeof seed, "%llu", (unsigned long long)info->data_seed);
@@ -94,7 +115,10 @@ dp_status dp_checkpoint_write_run(const char *path, const dp_model *model, const
     add_number(&e, "valid_split", info->valid_split);
     if (info->epoch >= 0)
         add_text(&e, "epoch", epoch);
-    dp_status status = write_file(path, model, tensors, &e, err);
+    if (class_names)
+        add_text(&e, "class_names", class_names);
+    status = write_file(path, model, tensors, &e, err);
+    free(class_names);
     free(normalization);
     return status;
 }
@@ -197,4 +221,45 @@ dp_status dp_checkpoint_open(const char *path, dp_model **model, dp_checkpoint_i
         status = dp_model_from_description(description, model, err);
     dp_weights_file_close(file);
     return status;
+}
+
+/* ---- names of classes ---- */
+
+static dp_status copy_names(const json_t *array, const char *path, dp_class_names *out, dp_error *err)
+{
+    size_t count = json_array_size(array);
+    DP_TRY(dp_calloc(count, sizeof *out->list, "names of classes", &out->list, err));
+    for (; (size_t)out->count < count; out->count++) {
+        const char *name = json_string_value(json_array_get(array, (size_t)out->count));
+        if (!name)
+            return dp_fail(err, DP_ERROR_MISMATCH, "'%s': its names of classes are no names", path);
+        DP_TRY(dp_strdup(name, &out->list[out->count], err));
+    }
+    return DP_OK;
+}
+
+dp_status dp_checkpoint_class_names(const char *path, dp_class_names *out, dp_error *err)
+{
+    *out = (dp_class_names){0};
+    dp_weights_file *file;
+    DP_TRY(dp_weights_file_open(path, &file, err));
+    const char *text = dp_weights_file_metadata(file, "class_names");
+    dp_status status = DP_OK;
+    if (text) {
+        json_t *array = json_loads(text, 0, NULL);
+        status = json_is_array(array)
+                     ? copy_names(array, path, out, err)
+                     : dp_fail(err, DP_ERROR_MISMATCH, "'%s': its names of classes are no list", path);
+        json_decref(array);
+    }
+    dp_weights_file_close(file);
+    return status;
+}
+
+void dp_class_names_clear(dp_class_names *names)
+{
+    for (int64_t i = 0; i < names->count; i++)
+        dp_free(names->list[i]);
+    dp_free(names->list);
+    *names = (dp_class_names){0};
 }

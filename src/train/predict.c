@@ -9,63 +9,7 @@
 
 dp_predict_config dp_predict_defaults(const dp_checkpoint_info *info)
 {
-    return (dp_predict_config){.engine = dp_engine_defaults(), .batch_size = 8, .info = *info};
-}
-
-/* ---- which pictures ---- */
-
-/* A folder without pictures may hold folders of them: classes, or images beside masks. */
-static dp_status list_folder(const char *folder, dp_bad_files *bad, dp_names *names, dp_error *err)
-{
-    int64_t before = names->count;
-    dp_names folders = {0};
-    DP_TRY(dp_list_pictures(folder, bad, names, err));
-    if (names->count > before)
-        return DP_OK;
-    dp_status status = dp_list_folders(folder, &folders, err);
-    for (int64_t i = 0; i < folders.count && status == DP_OK; i++)
-        if (strcmp(folders.list[i].stem, "masks") != 0)
-            status = dp_list_pictures(folders.list[i].path, bad, names, err);
-    dp_names_clear(&folders);
-    if (status == DP_OK && names->count == before && bad->count == 0)
-        status = dp_fail(err, DP_ERROR_IO, "'%s' holds no pictures (.jpg, .jpeg or .png)", folder);
-    return status;
-}
-
-static dp_status list_inputs(const dp_predict_config *c, dp_bad_files *bad, dp_names *names, dp_error *err)
-{
-    for (int64_t i = 0; i < c->input_count; i++) {
-        struct stat st;
-        bool folder = stat(c->inputs[i], &st) == 0 && S_ISDIR(st.st_mode);
-        DP_TRY(folder ? list_folder(c->inputs[i], bad, names, err) : dp_names_add(names, c->inputs[i], err));
-    }
-    return DP_OK;
-}
-
-static dp_status check_picture(const char *path, dp_error *err)
-{
-    void *bytes;
-    size_t size;
-    int64_t width, height;
-    DP_TRY(dp_file_read(path, &bytes, &size, err));
-    dp_status status = dp_image_size(bytes, size, path, &width, &height, err);
-    dp_free(bytes);
-    return status;
-}
-
-/* Bad pictures are known before the first mask is written. *good tells by picture. */
-static dp_status check_pictures(const dp_names *names, bool *good, dp_bad_files *bad, dp_error *err)
-{
-    for (int64_t i = 0; i < names->count; i++) {
-        dp_error reason;
-        dp_status status = check_picture(names->list[i].path, &reason);
-        good[i] = status == DP_OK;
-        if (status == DP_ERROR_IO)
-            DP_TRY(dp_bad_file(bad, err, "%s", reason.message));
-        else if (status != DP_OK)
-            return dp_fail(err, status, "%s", reason.message);
-    }
-    return DP_OK;
+    return (dp_predict_config){.engine = dp_engine_defaults(), .batch_size = 8, .workers = 2, .info = *info};
 }
 
 /* ---- where masks go ---- */
@@ -92,7 +36,6 @@ static dp_status check_stems(const dp_names *names, dp_error *err)
     return status;
 }
 
-/* A mask never takes the place of a picture: it goes to another folder. */
 /* Is it one directory? parent: of a picture; leaf: "" or what stands beside it. */
 static dp_status same_folder(const char *path, const char *leaf, const struct stat *out, bool *same,
                              dp_error *err)
@@ -109,7 +52,8 @@ static dp_status same_folder(const char *path, const char *leaf, const struct st
     return DP_OK;
 }
 
-/* Masks are written neither over the pictures nor over the true masks that lie beside them. */
+/* A mask never takes the place of a picture, nor of a true mask that lies beside it: masks go to another
+ * folder. */
 static dp_status check_folder(const dp_names *names, const char *folder, dp_error *err)
 {
     struct stat out;
@@ -130,59 +74,78 @@ static dp_status check_folder(const dp_names *names, const char *folder, dp_erro
 
 /* ---- predicting ---- */
 
-static dp_status predict_label(dp_predictor *p, const dp_named_picture *name, dp_error *err)
+static dp_status make_sample(const dp_predictor *p, dp_image *image, float **out, dp_error *err)
+{
+    DP_TRY(dp_calloc((size_t)p->elements, sizeof **out, "a sample", out, err));
+    if (p->channels == 1)
+        dp_image_to_grey(image);
+    dp_view all = dp_view_of_all(image);
+    DP_TRY(dp_resize_bilinear(image, &all, p->height, p->width, (int)p->channels, *out, err));
+    dp_predict_normalize(p, *out);
+    return DP_OK;
+}
+
+dp_status dp_predict_prepare(const dp_predictor *p, const dp_input *input, dp_ready *out, dp_error *err)
 {
     void *bytes;
     size_t size;
-    dp_image image;
-    DP_TRY(dp_file_read(name->path, &bytes, &size, err));
-    dp_status status = dp_image_decode(bytes, size, name->path, &image, err);
+    *out = (dp_ready){0};
+    DP_TRY(dp_file_read(input->name->path, &bytes, &size, err));
+    dp_status status = dp_image_decode(bytes, size, input->name->path, &out->image, err);
     dp_free(bytes);
-    DP_TRY(status);
-    if (p->channels == 1)
-        dp_image_to_grey(&image);
-    dp_view all = dp_view_of_all(&image);
-    float *slot = dp_predict_slot(p);
-    status = dp_resize_bilinear(&image, &all, p->height, p->width, (int)p->channels, slot, err);
-    dp_image_clear(&image);
-    DP_TRY(status);
-    dp_predict_normalize(p, slot);
-    return dp_predict_push(p, (dp_part){.name = name}, err);
+    if (status != DP_OK || p->masks)
+        return status;
+    status = make_sample(p, &out->image, &out->sample, err);
+    dp_image_clear(&out->image);
+    return status;
 }
 
-static dp_status predict_all(dp_predictor *p, const dp_names *names, const bool *good, dp_error *err)
+static dp_status predict_next(dp_predictor *p, dp_ahead *ahead, const dp_input *input, dp_error *err)
 {
-    if (p->masks) {
-        DP_TRY(check_stems(names, err));
-        DP_TRY(check_folder(names, p->config->folder, err));
-        DP_TRY(dp_make_directories(p->config->folder, err));
+    dp_ready ready;
+    dp_status status = dp_ahead_next(ahead, &ready, err);
+    if (status == DP_OK && p->masks) {
+        status = dp_predict_mask(p, input->name, &ready.image, err);
+    } else if (status == DP_OK) {
+        memcpy(dp_predict_slot(p), ready.sample, (size_t)p->elements * sizeof *ready.sample);
+        status = dp_predict_push(p, (dp_part){.name = input->name, .truth = input->truth}, err);
     }
+    dp_ready_clear(&ready);
+    return status;
+}
+
+static dp_status prepare_folder(const dp_predictor *p, const dp_names *names, dp_error *err)
+{
+    DP_TRY(check_stems(names, err));
+    DP_TRY(check_folder(names, p->config->folder, err));
+    return dp_make_directories(p->config->folder, err);
+}
+
+static dp_status predict_all(dp_predictor *p, const dp_inputs *inputs, dp_error *err)
+{
+    dp_ahead *ahead;
+    if (p->masks)
+        DP_TRY(prepare_folder(p, &inputs->names, err));
+    DP_TRY(dp_ahead_create(p, inputs->list, inputs->count, &ahead, err));
     if (p->config->start)
         p->config->start(p->config->user);
-    for (int64_t i = 0; i < names->count; i++)
-        if (good[i])
-            DP_TRY(p->masks ? dp_predict_mask(p, &names->list[i], err)
-                            : predict_label(p, &names->list[i], err));
-    return dp_predict_flush(p, err);
+    dp_status status = DP_OK;
+    for (int64_t i = 0; i < inputs->count && status == DP_OK; i++)
+        status = predict_next(p, ahead, &inputs->list[i], err);
+    dp_ahead_free(ahead);
+    return status == DP_OK ? dp_predict_flush(p, err) : status;
 }
 
 dp_status dp_predict(dp_context *context, const dp_model *model, const dp_model_state *state,
                      const dp_predict_config *config, dp_error *err)
 {
-    dp_names names = {0};
-    dp_bad_files bad = {0};
+    dp_inputs inputs = {0};
     dp_predictor predictor = {0};
-    bool *good = NULL;
     dp_status status;
-    if ((status = list_inputs(config, &bad, &names, err)) == DP_OK &&
-        (status = dp_calloc((size_t)names.count + 1, sizeof *good, "names", &good, err)) == DP_OK &&
-        (status = check_pictures(&names, good, &bad, err)) == DP_OK &&
-        (status = dp_bad_files_settle(&bad, config->skip_bad, config->note, config->user, err)) == DP_OK &&
+    if ((status = dp_inputs_collect(config, model, &inputs, err)) == DP_OK &&
         (status = dp_predict_open(context, model, state, config, &predictor, err)) == DP_OK)
-        status = predict_all(&predictor, &names, good, err);
+        status = predict_all(&predictor, &inputs, err);
     dp_predict_close(&predictor);
-    dp_free(good);
-    dp_bad_files_clear(&bad);
-    dp_names_clear(&names);
+    dp_inputs_clear(&inputs);
     return status;
 }

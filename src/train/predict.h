@@ -1,5 +1,6 @@
-/* Inside dp_predict: predict.c decides what is to be predicted, predict_batch.c runs it on the devices,
- * predict_mask.c takes pictures apart and puts masks together. */
+/* Inside dp_predict: predict_inputs.c lists what is to be predicted, predict.c goes through it,
+ * predict_ahead.c decodes it, predict_batch.c runs it on the devices, predict_mask.c takes pictures apart and
+ * puts masks together. */
 #ifndef DP_TRAIN_PREDICT_STEPS_H
 #define DP_TRAIN_PREDICT_STEPS_H
 
@@ -39,11 +40,61 @@ typedef struct dp_open_picture {
 /* One sample of a batch. */
 typedef struct dp_part {
     const dp_named_picture *name; /* labels */
+    int64_t truth;                /* likewise */
     dp_open_picture *picture;     /* masks */
     int64_t x, y;                 /* where the part lies in the plane */
 } dp_part;
 
-/* predict_batch.c */
+/* ---- predict_inputs.c ---- */
+
+/* A picture that is to be predicted. */
+typedef struct dp_input {
+    const dp_named_picture *name;
+    int64_t pixels; /* by its header */
+    int64_t truth;  /* the class that its folder says; -1: not known */
+} dp_input;
+
+/* Zero is empty; owned. */
+typedef struct dp_inputs {
+    dp_names names;  /* all, bad ones too */
+    int64_t *truths; /* of the first `judged` of them */
+    int64_t judged;
+    dp_input *list; /* those that can be read, in order */
+    int64_t count;
+} dp_inputs;
+
+/* Lists config->inputs and looks at every header, so that bad pictures are known before the first mask is
+ * written. After a failure, too, *out is the caller's to clear. */
+dp_status dp_inputs_collect(const dp_predict_config *config, const dp_model *model, dp_inputs *out,
+                            dp_error *err);
+void dp_inputs_clear(dp_inputs *inputs);
+
+/* ---- predict.c ---- */
+
+/* What the devices' thread needs of it: for a mask the picture, for a label the sample that the model takes.
+ */
+typedef struct dp_ready {
+    dp_image image;
+    float *sample; /* owned */
+} dp_ready;
+
+/* Reads and decodes. Any number of threads at once. After a failure, too, *out is the caller's to clear. */
+dp_status dp_predict_prepare(const dp_predictor *predictor, const dp_input *input, dp_ready *out,
+                             dp_error *err);
+void dp_ready_clear(dp_ready *ready);
+
+/* ---- predict_ahead.c ---- */
+
+typedef struct dp_ahead dp_ahead;
+/* Begins to prepare the inputs (which must outlive it) in config->workers threads; what waits is bounded by
+ * a batch of pictures and by their pixels. Owner: the caller. */
+dp_status dp_ahead_create(const dp_predictor *predictor, const dp_input *inputs, int64_t count,
+                          dp_ahead **out, dp_error *err);
+/* The next one in order, to be called once for each. After a failure, too, *out is the caller's to clear. */
+dp_status dp_ahead_next(dp_ahead *ahead, dp_ready *out, dp_error *err);
+void dp_ahead_free(dp_ahead *ahead); /* joins the threads; NULL is fine */
+
+/* ---- predict_batch.c ---- */
 dp_status dp_predict_open(dp_context *context, const dp_model *model, const dp_model_state *state,
                           const dp_predict_config *config, dp_predictor *out, dp_error *err);
 void dp_predict_close(dp_predictor *predictor);
@@ -56,8 +107,11 @@ dp_status dp_predict_flush(dp_predictor *predictor, dp_error *err);
 /* Values 0..255 to what the model takes, in place. */
 void dp_predict_normalize(const dp_predictor *predictor, float *x);
 
-/* predict_mask.c */
-dp_status dp_predict_mask(dp_predictor *predictor, const dp_named_picture *name, dp_error *err);
+/* ---- predict_mask.c ---- */
+
+/* Takes over the picture, also when it fails. */
+dp_status dp_predict_mask(dp_predictor *predictor, const dp_named_picture *name, dp_image *image,
+                          dp_error *err);
 /* Takes over a part's logits; the last one of a picture writes its files and ends it. */
 dp_status dp_mask_take(dp_predictor *predictor, const dp_part *part, const float *logits, dp_error *err);
 /* Frees what a failure left unfinished. */

@@ -87,7 +87,7 @@ void dp_predict_normalize(const dp_predictor *predictor, float *x)
 /* The likeliest class, and softmax of its logit. */
 static dp_status give_label(const dp_predictor *p, const dp_part *part, const float *logits, dp_error *err)
 {
-    dp_prediction result = {.picture = part->name->path};
+    dp_prediction result = {.picture = part->name->path, .truth = part->truth};
     double sum = 0;
     for (int64_t i = 0; i < p->outputs; i++) {
         if (!isfinite(logits[i]))
@@ -98,6 +98,8 @@ static dp_status give_label(const dp_predictor *p, const dp_part *part, const fl
     for (int64_t i = 0; i < p->outputs; i++)
         sum += exp((double)logits[i] - (double)logits[result.label]);
     result.probability = 1 / sum;
+    if (result.label < p->config->info.named_classes)
+        result.class_name = p->config->info.class_names[result.label];
     if (p->config->done)
         p->config->done(p->config->user, &result);
     return DP_OK;

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "io/file.h"
 #include "train/predict.h"
 
 static const float half = 0.5f;
@@ -71,20 +70,20 @@ static void end_picture(dp_predictor *p, dp_open_picture *picture)
     free_picture(picture);
 }
 
-static dp_status open_picture(dp_predictor *p, const dp_named_picture *name, dp_open_picture **out,
-                              dp_error *err)
+static dp_status open_picture(dp_predictor *p, const dp_named_picture *name, dp_image *image,
+                              dp_open_picture **out, dp_error *err)
 {
-    void *bytes;
-    size_t size;
-    DP_TRY(dp_calloc(1, sizeof **out, "a picture", out, err));
+    dp_status status = dp_calloc(1, sizeof **out, "a picture", out, err);
+    if (status != DP_OK) {
+        dp_image_clear(image);
+        return status;
+    }
     dp_open_picture *o = *out;
     o->next = p->open;
     p->open = o;
     o->name = name;
-    DP_TRY(dp_file_read(name->path, &bytes, &size, err));
-    dp_status status = dp_image_decode(bytes, size, name->path, &o->image, err);
-    dp_free(bytes);
-    DP_TRY(status);
+    o->image = *image;
+    *image = (dp_image){0};
     bool whole = p->config->resize;
     o->height = whole || o->image.height < p->height ? p->height : o->image.height;
     o->width = whole || o->image.width < p->width ? p->width : o->image.width;
@@ -128,10 +127,10 @@ static dp_status copy_grey(const dp_image *image, const char *path, dp_image *ou
     return DP_OK;
 }
 
-dp_status dp_predict_mask(dp_predictor *p, const dp_named_picture *name, dp_error *err)
+dp_status dp_predict_mask(dp_predictor *p, const dp_named_picture *name, dp_image *image, dp_error *err)
 {
     dp_open_picture *o;
-    DP_TRY(open_picture(p, name, &o, err));
+    DP_TRY(open_picture(p, name, image, &o, err));
     if (p->channels == 3 || o->image.channels == 1) {
         const dp_image seen = o->image; /* its pixels are there until the last part is pushed */
         return push_parts(p, o, &seen, err);
@@ -217,7 +216,8 @@ static dp_status write_results(const dp_predictor *p, const dp_open_picture *o, 
     if (status == DP_OK && c->overlay)
         status = write_overlay(p, o, &mask, err);
     if (status == DP_OK && c->done)
-        c->done(c->user, &(dp_prediction){.picture = o->name->path, .mask = path, .marked = marked});
+        c->done(c->user,
+                &(dp_prediction){.picture = o->name->path, .mask = path, .marked = marked, .truth = -1});
     dp_free(path);
     dp_image_clear(&mask);
     return status;

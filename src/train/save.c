@@ -74,7 +74,9 @@ static dp_status write_weights(dp_trainer *t, const char *path, int64_t epoch, d
                                .normalize_channels = d->normalize_channels,
                                .data_seed = t->config->data_seed,
                                .valid_split = t->config->valid_split,
-                               .epoch = epoch};
+                               .epoch = epoch,
+                               .named_classes = d->named_classes,
+                               .class_names = d->class_names};
     memcpy(info.mean, d->mean, sizeof info.mean);
     memcpy(info.std, d->std, sizeof info.std);
     return dp_checkpoint_write_run(path, t->model, &t->tensors, &info, err);

@@ -62,6 +62,8 @@ static dp_image read_picture(const char *path)
     "train --model-type vgg16 --width 4 --filters 4 --dropout 0 --optimizer adamw --lr 0.01 " \
     "--batch-size 8 --logical-devices 2"
 
+#define PREDICT "predict --init model/model_best.safetensors "
+
 START_TEST(a_u_net_learns_masks_and_predicts_them)
 {
     write_masks(48);
@@ -164,7 +166,6 @@ START_TEST(masks_never_take_a_picture_s_place)
 {
     write_masks(4);
     assert_succeeds(dptrain(SMALL_UNET " --data-dir data --n-epoch 1 --batch-size 4 --valid-split 0"));
-#define PREDICT "predict --init model/model_best.safetensors "
     assert_fails(dptrain(PREDICT "--data data/images --output data/images"), 2, "name another folder");
     assert_fails(dptrain(PREDICT "--data data/images --output data/masks"), 2,
                  "masks could be written over it");
@@ -188,6 +189,76 @@ START_TEST(masks_never_take_a_picture_s_place)
 }
 END_TEST
 
+/* Dark, or light, all over. */
+static void write_plain(const char *path, int width, bool light)
+{
+    dp_image image;
+    ck_assert(dp_image_take(&image, width, 24, 3, path, NULL) == DP_OK);
+    for (int64_t p = 0; p < image.width * image.height * 3; p++)
+        image.pixels[p] = (unsigned char)((light ? 180 : 40) + p * 7 % 40);
+    ck_assert(dp_png_write(path, &image, NULL) == DP_OK);
+    dp_image_clear(&image);
+}
+
+/* A checkpoint that tells dark from light is there, and labels.csv, what it says of the pictures. */
+static void class_folders_say_the_truth(void)
+{
+    const run *r = dptrain(PREDICT "--data images:pictures --output judged.csv --quiet");
+    assert_succeeds(r);
+    ck_assert_str_eq(r->out, "accuracy 100.00 %\n");
+    ck_assert_str_eq(r->err, "");
+    assert_same_file("labels.csv", "judged.csv");
+    r = dptrain(PREDICT "--data images:pictures"); /* a CSV on stdout is nothing else */
+    assert_succeeds(r);
+    assert_contains(r->err, "accuracy 100.00 %\n");
+    ck_assert_ptr_null(strstr(r->out, "accuracy"));
+    r = dptrain(PREDICT "--data images:pictures/dark --output judged.csv"); /* nobody knows their class */
+    assert_succeeds(r);
+    ck_assert_str_eq(r->out, "");
+    /* The second class is the first folder here: names count. One of its four is wrong. */
+    ck_assert(dp_make_directories("others/light", NULL) == DP_OK);
+    for (int i = 0; i < 4; i++) {
+        char path[64];
+        snprintf(path, sizeof path, "others/light/%d.png", i);
+        write_plain(path, 20, i != 2);
+    }
+    r = dptrain(PREDICT "--data images:others --output judged.csv --batch-size 3");
+    assert_succeeds(r);
+    ck_assert_str_eq(r->out, "accuracy 75.00 %\n");
+    ck_assert(dp_make_directories("others/odd", NULL) == DP_OK);
+    assert_fails(dptrain(PREDICT "--data images:others --output judged.csv"), 2,
+                 "'others/odd' is none of the model's classes ('dark', ...)");
+    assert_fails(dptrain(PREDICT "--data images: --output judged.csv"), 2, "images:DIR");
+    assert_fails(dptrain(PREDICT "--data images:nowhere --output judged.csv"), 1, "nowhere");
+}
+
+/* A model whose classes have no names goes by the order of the folders, if they are as many. */
+START_TEST(classes_without_names_are_told_by_their_order)
+{
+    ck_assert(dp_make_directories("pictures/b", NULL) == DP_OK);
+    ck_assert(dp_make_directories("pictures/a", NULL) == DP_OK);
+    write_plain("pictures/a/0.png", 20, false);
+    write_plain("pictures/b/1.png", 20, true);
+#define NAMELESS \
+    "train --model mlp --hidden 4 --data synthetic:32 --n-epoch 1 --overwrite --resume never --num-classes "
+    assert_succeeds(dptrain(NAMELESS "3"));
+    assert_fails(dptrain(PREDICT "--data images:pictures --output labels.csv"), 2,
+                 "'pictures' has 2 class folders, the model 3 classes");
+    assert_succeeds(dptrain(NAMELESS "2"));
+    const run *r = dptrain(PREDICT "--data images:pictures");
+    assert_succeeds(r);
+    int a, b;
+    double pa, pb;
+    ck_assert_int_eq(sscanf(r->out,
+                            "file,label,probability\npictures/a/0.png,%d,%lf\npictures/b/1.png,%d,%lf\n", &a,
+                            &pa, &b, &pb),
+                     4);
+    char line[32];
+    snprintf(line, sizeof line, "accuracy %d.00 %%\n", 50 * ((a == 0) + (b == 1)));
+    assert_contains(r->err, line);
+}
+END_TEST
+
 START_TEST(a_folder_per_class_is_learnt_and_labelled)
 {
     static const char *const classes[] = {"dark", "light"};
@@ -196,13 +267,8 @@ START_TEST(a_folder_per_class_is_learnt_and_labelled)
             char path[64];
             snprintf(path, sizeof path, "pictures/%s", classes[k]);
             ck_assert(dp_make_directories(path, NULL) == DP_OK);
-            dp_image image;
-            ck_assert(dp_image_take(&image, 20 + i, 24, 3, path, NULL) == DP_OK);
-            for (int64_t p = 0; p < image.width * image.height * 3; p++)
-                image.pixels[p] = (unsigned char)((k ? 180 : 40) + p * 7 % 40);
             snprintf(path, sizeof path, "pictures/%s/%d,a.png", classes[k], i);
-            ck_assert(dp_png_write(path, &image, NULL) == DP_OK);
-            dp_image_clear(&image);
+            write_plain(path, 20 + i, k);
         }
     assert_fails(dptrain("train --model lenet --data images:pictures"), 2, "--size HxW");
     const run *r =
@@ -226,13 +292,15 @@ START_TEST(a_folder_per_class_is_learnt_and_labelled)
     ck_assert_ptr_nonnull(f);
     char line[256];
     ck_assert_ptr_nonnull(fgets(line, sizeof line, f));
-    ck_assert_str_eq(line, "file,label,probability\n");
+    ck_assert_str_eq(line, "file,label,probability,class\n");
     for (int i = 0; i < 24; i++) {
         char name[128];
         int label;
         double probability;
+        char class[16];
         ck_assert_ptr_nonnull(fgets(line, sizeof line, f));
-        ck_assert_int_eq(sscanf(line, "\"%127[^\"]\",%d,%lf", name, &label, &probability), 3);
+        ck_assert_int_eq(sscanf(line, "\"%127[^\"]\",%d,%lf,%15s", name, &label, &probability, class), 4);
+        ck_assert_str_eq(class, classes[label]);
         ck_assert_int_eq(label, strstr(name, "light") != NULL);
         ck_assert(probability > 0.5 && probability <= 1);
         assert_contains(r->out, line);
@@ -241,6 +309,63 @@ START_TEST(a_folder_per_class_is_learnt_and_labelled)
     fclose(f);
     assert_fails(dptrain("predict --init model/model_best.safetensors --data pictures --overlay"), 2,
                  "an overlay is for masks");
+    class_folders_say_the_truth();
+}
+END_TEST
+
+/* Flips a bit of a PNG's last data: its header and its end stay whole. */
+static void damage(const char *path)
+{
+    FILE *f = fopen(path, "r+b");
+    ck_assert_ptr_nonnull(f);
+    ck_assert_int_eq(fseek(f, -20, SEEK_END), 0);
+    int byte = fgetc(f);
+    ck_assert_int_eq(fseek(f, -20, SEEK_END), 0);
+    ck_assert_int_eq(fputc(byte ^ 1, f), byte ^ 1);
+    ck_assert_int_eq(fclose(f), 0);
+}
+
+START_TEST(pictures_decoded_ahead_are_predicted_in_their_order)
+{
+    static const char *const workers[] = {"1", "2", "16"};
+    write_masks(24);
+    for (int i = 0; i < 24; i += 5) { /* of one part, of several */
+        char path[64], mask[64];
+        snprintf(path, sizeof path, "data/images/p%02d.png", i);
+        snprintf(mask, sizeof mask, "data/masks/p%02d.png", i);
+        write_pair(path, mask, SIDE + 3 * i, SIDE + i, i);
+    }
+    assert_succeeds(
+        dptrain(SMALL_UNET " --data-dir data --n-epoch 1 --batch-size 4 --valid-split 0 --size 32x32"));
+    for (int w = 0; w < 3; w++) {
+        const run *r = dptrain(PREDICT "--data data/images --output found%s --num-workers %s --batch-size %d "
+                                       "--quiet --logical-devices 2",
+                               w == 0 ? "" : workers[w], workers[w], 7 - w);
+        assert_succeeds(r);
+        const char *at = r->out;
+        for (int i = 0; i < 24; i++) {
+            char path[64], other[64];
+            snprintf(path, sizeof path, "found/p%02d.png", i);
+            snprintf(other, sizeof other, "found%s/p%02d.png", workers[w], i);
+            if (w > 0)
+                assert_same_file(path, other);
+            snprintf(path, sizeof path, "data/images/p%02d.png: ", i);
+            at = strstr(at, path);
+            ck_assert_msg(at != NULL, "'%s' is not in its place: %s", path, r->out);
+        }
+        ck_assert_str_eq(r->err, "");
+    }
+    assert_succeeds(dptrain(PREDICT "--data segmentation:data --output paired --quiet"));
+    assert_same_file("found/p20.png", "paired/p20.png");
+    assert_fails(dptrain(PREDICT "--data segmentation:data --output data/masks"), 2, "written over it");
+    assert_fails(dptrain(PREDICT "--data segmentation:new --output paired"), 1, "new/images");
+    assert_fails(dptrain(PREDICT "--data data/images --output found --num-workers 0"), 2, "--num-workers");
+    /* What cannot be decoded after all ends the run, whoever came to it and when. */
+    damage("data/images/p11.png");
+    damage("data/images/p23.png");
+    assert_fails(dptrain(PREDICT "--data data/images --output late --num-workers 4 --batch-size 2 --quiet"),
+                 1, "data/images/p11.png");
+    ck_assert(file_exists("late/p08.png") && !file_exists("late/p12.png"));
 }
 END_TEST
 
@@ -297,6 +422,8 @@ Suite *pictures_suite(void)
     tcase_add_test(c, bad_files_end_the_run_before_it_starts);
     tcase_add_test(c, masks_never_take_a_picture_s_place);
     tcase_add_test(c, a_folder_per_class_is_learnt_and_labelled);
+    tcase_add_test(c, classes_without_names_are_told_by_their_order);
+    tcase_add_test(c, pictures_decoded_ahead_are_predicted_in_their_order);
     tcase_add_test(c, options_for_pictures_are_for_pictures);
     tcase_add_test(c, the_tutorial_s_command_line_works);
     suite_add_tcase(s, c);

@@ -32,7 +32,8 @@ static const char *const lines[] = {
     "convert weights out.pt",
     "convert torch.pt out.safetensors",
     TINY PICTURES " --batch-size 2 --logical-devices 1",
-    "predict --init pictured --data pictures --output labels.csv --quiet --device cpu --logical-devices 2 "
+    "predict --init pictured --data images:pictures --output labels.csv --quiet --device cpu "
+    "--logical-devices 2 "
     "--threads-per-device 1 --batch-size 3",
     TINY "--model mlp --hidden 3 --data safetensors:data --batch-size 5 --n-epoch 2 --logical-devices 3 "
          "--loss-mode replica --optimizer adamw --accumulation-steps 2 --num-workers 3",

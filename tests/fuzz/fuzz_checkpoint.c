@@ -14,6 +14,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     dp_model *model;
     dp_checkpoint_info info;
     dp_load_report report;
+    dp_class_names names;
     dp_error err = {0};
     dp_status status = dp_checkpoint_open(path, &model, &info, &err);
     fuzz_check(status, &err);
@@ -25,6 +26,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             fuzz_check(dp_weights_load(path, model, partial, &state, &report, &err), &err);
         dp_model_state_free(&state);
     }
+    fuzz_check(dp_checkpoint_class_names(path, &names, &err), &err);
+    dp_class_names_clear(&names);
     dp_model_free(model);
     return 0;
 }

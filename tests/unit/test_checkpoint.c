@@ -53,6 +53,37 @@ static dp_status open_with(const char *key, const char *value, dp_checkpoint_inf
     return status;
 }
 
+START_TEST(names_of_classes_go_with_a_checkpoint)
+{
+    static const char *const names[] = {"cat", "say \"no\", dog", "\xc3\xa9l\xc3\xa9phant", ""};
+    static const char *const wrong[] = {"",       "{}",    "[1]",           "[\"a\", null]",
+                                        "[\"a\"", "\"a\"", "[\"a\\u0000\"]"};
+    dp_model *model = linear_model(3, 2);
+    float weights[8] = {0};
+    dp_class_names got;
+    dp_checkpoint_info info = {.pos_weight = 1, .named_classes = 4, .class_names = names};
+    OK(dp_checkpoint_write(scratch("w"), model, &(dp_model_state){.weights = weights}, &info, &err));
+    OK(dp_checkpoint_class_names(scratch("w"), &got, &err));
+    ck_assert_int_eq(got.count, 4);
+    for (int i = 0; i < 4; i++)
+        ck_assert_str_eq(got.list[i], names[i]);
+    dp_class_names_clear(&got);
+    ck_assert_int_eq(got.count, 0);
+    info.named_classes = 0;
+    OK(dp_checkpoint_write(scratch("w"), model, &(dp_model_state){.weights = weights}, &info, &err));
+    OK(dp_checkpoint_class_names(scratch("w"), &got, &err));
+    ck_assert(got.count == 0 && !got.list);
+    dp_model_free(model);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        OK(open_with("class_names", wrong[i], &info));
+        ck_assert_msg(dp_checkpoint_class_names(scratch("m"), &got, &err) == DP_ERROR_MISMATCH, "%s",
+                      wrong[i]);
+        ck_assert_ptr_nonnull(strstr(err.message, "names of classes"));
+        dp_class_names_clear(&got);
+    }
+}
+END_TEST
+
 START_TEST(metadata_is_not_trusted)
 {
     static const char *const wrong[][2] = {
@@ -217,6 +248,7 @@ int main(int argc, char **argv)
     Suite *s = suite_create("checkpoint");
     TCase *t = add_case(s, "checkpoint");
     tcase_add_test(t, a_checkpoint_says_what_it_was_told);
+    tcase_add_test(t, names_of_classes_go_with_a_checkpoint);
     tcase_add_test(t, metadata_is_not_trusted);
     tcase_add_test(t, files_that_are_no_checkpoint_are_refused);
     t = add_case(s, "weights");

@@ -2,6 +2,7 @@
 #include <check.h>
 #include <math.h>
 #include <stdio.h>
+#include <jpeglib.h> /* wants FILE */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -108,6 +109,7 @@ START_TEST(pictures_and_masks_are_paired_by_stem)
     ck_assert_int_eq(d->target, DP_TARGET_MASK);
     ck_assert_int_eq(d->target_elements, H * W);
     ck_assert_ptr_nonnull(strstr(d->description, "3 images 3x6x8, masks"));
+    ck_assert_int_eq(d->named_classes, 0);
     for (int i = 0; i < 3; i++) {
         float x[3 * H * W], mask[H * W];
         ck_assert_int_eq(dp_dataset_read(set, i, 0, x, mask, &err), DP_OK);
@@ -260,6 +262,62 @@ START_TEST(damage_behind_the_header_is_found_before_training)
 }
 END_TEST
 
+/* A photograph as JPEG, `size` bytes. Owner: the caller, by free. */
+static unsigned char *make_jpeg(unsigned long *size)
+{
+    struct jpeg_compress_struct jpeg;
+    struct jpeg_error_mgr errors;
+    unsigned char *bytes = NULL;
+    jpeg.err = jpeg_std_error(&errors);
+    jpeg_create_compress(&jpeg);
+    *size = 0;
+    jpeg_mem_dest(&jpeg, &bytes, size);
+    jpeg.image_width = jpeg.image_height = 32;
+    jpeg.input_components = 3;
+    jpeg.in_color_space = JCS_RGB;
+    jpeg_set_defaults(&jpeg);
+    jpeg_start_compress(&jpeg, TRUE);
+    while (jpeg.next_scanline < 32) {
+        unsigned char row[3 * 32], *rows = row;
+        for (int i = 0; i < 3 * 32; i++)
+            row[i] = (unsigned char)(i * i * 31 + (int)jpeg.next_scanline * i * 17);
+        jpeg_write_scanlines(&jpeg, &rows, 1);
+    }
+    jpeg_finish_compress(&jpeg);
+    jpeg_destroy_compress(&jpeg);
+    return bytes;
+}
+
+/* Cut off in its scan; and the same with the mark of the end behind the cut, as a broken transfer that was
+ * repaired leaves it: header and end of that file are sound. */
+START_TEST(a_jpeg_that_is_cut_off_is_a_bad_file)
+{
+    unsigned long size;
+    unsigned char *bytes = make_jpeg(&size);
+    make_folder("class");
+    scratch_write("class/a.jpg", bytes, size);
+    scratch_write("class/b.jpg", bytes, size * 3 / 4);
+    bytes[size / 2] = 0xff;
+    bytes[size / 2 + 1] = 0xd9;
+    scratch_write("class/c.jpg", bytes, size / 2 + 2);
+    scratch_write("class/d.jpg", bytes, 3);
+    free(bytes);
+    dp_data_config config = config_of("images");
+    expect_refused(&config, DP_ERROR_IO, "3 files cannot be used: ");
+    ck_assert_ptr_null(strstr(err.message, "class/a.jpg"));
+    ck_assert_ptr_nonnull(strstr(err.message, "class/b.jpg': the file is cut off"));
+    ck_assert_ptr_nonnull(strstr(err.message, "class/c.jpg': "));
+    ck_assert_ptr_nonnull(strstr(err.message, "class/d.jpg': "));
+    config.skip_bad = true;
+    dp_dataset *set = open_ok(&config);
+    static float x[3 * 32 * 32];
+    ck_assert_int_eq(dp_dataset_info_of(set)->samples, 1);
+    ck_assert_int_eq(dp_dataset_read(set, 0, 0, x, NULL, &err), DP_OK);
+    ck_assert_ptr_nonnull(strstr(notes, "3 files left out"));
+    dp_dataset_free(set);
+}
+END_TEST
+
 START_TEST(one_stem_is_one_picture)
 {
     write_pairs(2);
@@ -335,6 +393,9 @@ START_TEST(a_folder_is_a_class)
     dp_dataset *set = open_ok(&config);
     const dp_dataset_info *d = dp_dataset_info_of(set);
     ck_assert(d->samples == 6 && d->classes == 3 && d->target == DP_TARGET_LABELS);
+    ck_assert_int_eq(d->named_classes, 3);
+    for (int i = 0; i < 3; i++)
+        ck_assert_str_eq(d->class_names[labels[i]], folders[i]);
     for (int i = 0; i < 6; i++) {
         float x[3 * H * W];
         int32_t label;
@@ -347,6 +408,13 @@ START_TEST(a_folder_is_a_class)
     dp_dataset_free(set);
     config.classes = 2;
     expect_refused(&config, DP_ERROR_MISMATCH, "there are 2 classes");
+    config.classes = 0;
+    make_folder("\xff"); /* a name that no checkpoint can hold */
+    write_picture("\xff/0.png", H, W, 3);
+    set = open_ok(&config);
+    d = dp_dataset_info_of(set);
+    ck_assert(d->classes == 4 && d->named_classes == 0 && !d->class_names);
+    dp_dataset_free(set);
 }
 END_TEST
 
@@ -481,6 +549,7 @@ int main(void)
     tcase_add_test(tests, pictures_of_several_sizes_need_one);
     tcase_add_test(tests, bad_files_are_named_and_counted);
     tcase_add_test(tests, damage_behind_the_header_is_found_before_training);
+    tcase_add_test(tests, a_jpeg_that_is_cut_off_is_a_bad_file);
     tcase_add_test(tests, one_stem_is_one_picture);
     tcase_add_test(tests, many_bad_files_are_one_line);
     tcase_add_test(tests, missing_folders_are_named);
