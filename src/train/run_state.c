@@ -242,9 +242,10 @@ dp_status dp_run_file_open(const char *path, dp_run_file *out, dp_error *err)
     dp_status status = dp_strdup(path, &out->path, err);
     if (status == DP_OK) {
         const char *text = dp_safetensors_metadata(out->file, state_key);
-        status = dp_run_state_parse(text ? text : "", &out->state, &out->settings, err);
-        if (status == DP_OK)
+        if (text)
             status = check_bytes(out->file, path, text, err);
+        if (status == DP_OK)
+            status = dp_run_state_parse(text ? text : "", &out->state, &out->settings, err);
         if (status != DP_OK)
             dp_error_prefix(err, "cannot continue from '%s'", path);
     }

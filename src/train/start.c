@@ -224,8 +224,7 @@ static dp_status move_aside(const dp_trainer *t, dp_error *err)
                          "--log",
                          t->log_path, aside, strerror(errno));
     else
-        dp_trainer_warn(t, "'%s' is damaged or no log: it was moved to '%s', and a new log begins",
-                        t->log_path, aside);
+        dp_trainer_warn(t, "'%s' is damaged or no log: it was moved to '%s'", t->log_path, aside);
     dp_free(aside);
     return status;
 }

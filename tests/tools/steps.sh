@@ -113,8 +113,12 @@ side_by_side() {
     wait "${lanes[@]}"
     lanes=()
     for lane; do
-        counted=(0 1 0) # it did not get to its end
-        [ ! -s "$logs/$lane.counts" ] || read -ra counted <"$logs/$lane.counts"
+        counted=(0 1 0)
+        if [ -s "$logs/$lane.counts" ]; then
+            read -ra counted <"$logs/$lane.counts"
+        else
+            printf 'FAIL  %-44s did not get to its end\n' "$lane"
+        fi
         passed=$((passed + counted[0])) failed=$((failed + counted[1])) skipped=$((skipped + counted[2]))
     done
 }

@@ -48,7 +48,7 @@ expect 'skips alone are no success' 1 '0 passed, 0 failed, 1 skipped' 'no compil
 both='one() { task a 5 true; skip b why; }; two() { task c 5 true; task d 5 false; }'
 expect 'functions side by side count together' 1 '3 passed, 1 failed, 1 skipped' 'ok' \
     "task z 5 true; $both; side_by_side one two"
-expect 'a function that ends the shell has failed' 1 '1 passed, 1 failed, 1 skipped' 'ok' \
+expect 'a function that ends the shell has failed' 1 '1 passed, 1 failed, 1 skipped' 'did not get to its end' \
     'one() { task a 5 true; skip b why; }; two() { task c 5 true; exit 0; }; side_by_side one two'
 
 # An interruption ends the running steps and the script at once.
