@@ -217,12 +217,12 @@ static bool read_name(const json_t *json, const char *key, char out[DP_STATE_NAM
     return sound;
 }
 
-/* "" for the state before where none is named. False: it names no state, or something else. */
+/* "" for the state before where none of ours is named. False: it names no state. */
 static bool read_marker(const void *bytes, size_t size, char out[DP_KEPT_STATES][DP_STATE_NAME_SIZE])
 {
     json_t *json = json_loadb(bytes, size, JSON_REJECT_DUPLICATES, NULL);
-    bool sound = read_name(json, marker_keys[0], out[0]) &&
-                 (read_name(json, marker_keys[1], out[1]) || !json_object_get(json, marker_keys[1]));
+    bool sound = read_name(json, marker_keys[0], out[0]);
+    read_name(json, marker_keys[1], out[1]);
     json_decref(json);
     return sound;
 }

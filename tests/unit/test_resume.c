@@ -450,14 +450,17 @@ START_TEST(the_newest_state_is_the_one_that_was_completed)
                                         "{\"complete\":7}",
                                         "{\"complete\":\"other\"}",
                                         "{\"complete\":\"resume_state_/../../x.safetensors\"}",
-                                        "{\"complete\":\"resume_state_5.safetensors\"",
-                                        "{\"complete\":\"resume_state_5.safetensors\",\"previous\":\"x\"}"};
+                                        "{\"complete\":\"resume_state_5.safetensors\""};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         scratch_write("m/resume.json", wrong[i], strlen(wrong[i]));
         ck_assert_msg(dp_model_dir_states(scratch("m"), paths, &err) == DP_ERROR_IO, "%s", wrong[i]);
         assert_says("is corrupt");
         ck_assert(!paths[0] && !paths[1]);
     }
+    /* What is no state of ours is no state to fall back to; the newest stands without it. */
+    static const char odd[] = "{\"complete\":\"resume_state_5.safetensors\",\"previous\":\"../x\"}";
+    scratch_write("m/resume.json", odd, strlen(odd));
+    assert_states("resume_state_5.safetensors", "");
     dp_model_dir_close(&dir);
 }
 END_TEST
