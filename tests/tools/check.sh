@@ -216,6 +216,7 @@ sanitized() {
         unit_tests ', ASan' "$base/asan" "${asan[@]}"
         ops ', ASan' "$base/asan" "${asan[@]}"
         CK_EXCLUDE_TAGS='slow usage' cli ', ASan' "$base/asan" "${asan[@]}"
+        faults ', ASan' "$base/asan" "${asan[@]}"
         fuzz_inputs ', ASan' "$base/asan"
         parity ', ASan' "$base/asan" "$built"
     fi
