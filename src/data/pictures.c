@@ -141,7 +141,6 @@ static dp_status keep_good(dp_pictures *pictures, const verdict *verdicts, dp_ba
         bool good = false;
         if (status == DP_OK)
             status = judge(&verdicts[i], bad, &good, err);
-        swapped = *p;
         *p = pictures->list[kept];
         pictures->list[kept] = swapped;
         kept += good || status != DP_OK;
