@@ -208,6 +208,55 @@ dp_status dp_file_copy(const char *from, const char *to, dp_error *err)
     return status;
 }
 
+/* ---- out of the way ---- */
+
+/* For file systems that have no such renaming: the name is claimed by an empty file (or directory) of our
+ * own, which is all that the renaming then replaces. */
+static int claim_and_rename(const char *from, const char *to)
+{
+    struct stat st;
+    if (lstat(from, &st) != 0)
+        return -1;
+    bool directory = S_ISDIR(st.st_mode);
+    int descriptor = directory ? mkdir(to, 0777) : open(to, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (descriptor < 0)
+        return -1;
+    if (!directory)
+        close(descriptor);
+    if (rename(from, to) == 0)
+        return 0;
+    int number = errno;
+    if (directory)
+        rmdir(to);
+    else
+        unlink(to);
+    errno = number;
+    return -1;
+}
+
+static int rename_to_free_name(const char *from, const char *to)
+{
+    int rc = renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE);
+    return rc != 0 && (errno == EINVAL || errno == ENOSYS) ? claim_and_rename(from, to) : rc;
+}
+
+dp_status dp_file_move_aside(const char *path, char **out, dp_error *err)
+{
+    size_t size = strlen(path) + sizeof ".aside-" + 12;
+    DP_TRY(dp_calloc(size, 1, "a file name", out, err));
+    int number = 0, rc;
+    do {
+        snprintf(*out, size, "%s.aside-%d", path, ++number);
+        rc = rename_to_free_name(path, *out);
+    } while (rc != 0 && errno == EEXIST);
+    if (rc == 0)
+        return DP_OK;
+    dp_fail(err, DP_ERROR_IO, "cannot move '%s' to '%s': %s", path, *out, strerror(errno));
+    dp_free(*out);
+    *out = NULL;
+    return DP_ERROR_IO;
+}
+
 /* ---- reading ---- */
 
 struct dp_file {

@@ -22,6 +22,10 @@ dp_status dp_atomic_remove_stale(const char *path, dp_error *err);
 /* Copies a regular file, whole or not at all. */
 dp_status dp_file_copy(const char *from, const char *to, dp_error *err);
 
+/* Renames whatever lies at path to PATH.aside-1, or the first such name that is free; replaces nothing. *out:
+ * the new name. Owner: the caller. */
+dp_status dp_file_move_aside(const char *path, char **out, dp_error *err);
+
 /* A regular file, open for reading. Files are read and never mapped: where another program shortens a mapped
  * file, the next access ends the process (SIGBUS), while a read is an error. */
 typedef struct dp_file dp_file;

@@ -1,10 +1,8 @@
 /* Before the first step: which state the run begins from, and everything that the steps will need. */
-#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/memory.h"
 #include "base/thread.h"
@@ -206,27 +204,17 @@ static dp_status bring_best(const dp_trainer *t, dp_error *err)
     return status;
 }
 
-/* To PATH.aside-1, or the first such name that is free: link() replaces nothing. */
-static dp_status move_aside(const dp_trainer *t, dp_error *err)
+static dp_status move_log_aside(const dp_trainer *t, dp_error *err)
 {
     char *aside;
-    size_t size = strlen(t->log_path) + 32;
-    DP_TRY(dp_calloc(size, 1, "a file name", &aside, err));
-    int number = 0, rc;
-    do {
-        snprintf(aside, size, "%s.aside-%d", t->log_path, ++number);
-        rc = link(t->log_path, aside);
-    } while (rc != 0 && errno == EEXIST);
-    dp_status status = DP_OK;
-    if (rc != 0 || unlink(t->log_path) != 0)
-        status = dp_fail(err, DP_ERROR_IO,
-                         "'%s' is not the log of this run, and cannot be moved to '%s': %s; choose another "
-                         "--log",
-                         t->log_path, aside, strerror(errno));
-    else
-        dp_trainer_warn(t, "'%s' is damaged or no log: it was moved to '%s'", t->log_path, aside);
+    dp_status status = dp_file_move_aside(t->log_path, &aside, err);
+    if (status != DP_OK) {
+        dp_error_prefix(err, "'%s' is not the log of this run; choose another --log", t->log_path);
+        return status;
+    }
+    dp_trainer_warn(t, "'%s' is damaged or no log: it was moved to '%s'", t->log_path, aside);
     dp_free(aside);
-    return status;
+    return DP_OK;
 }
 
 dp_status dp_trainer_settle_log(const dp_trainer *t, dp_error *err)
@@ -236,7 +224,7 @@ dp_status dp_trainer_settle_log(const dp_trainer *t, dp_error *err)
         return DP_OK;
     DP_TRY(dp_log_recognize(t->log_path, &t->state.log, &kind, err));
     if (kind == DP_LOG_FOREIGN)
-        return move_aside(t, err);
+        return move_log_aside(t, err);
     if (kind == DP_LOG_OTHER)
         dp_trainer_warn(t, "'%s' is not as the checkpoint knew it: its events stay, new ones are appended",
                         t->log_path);

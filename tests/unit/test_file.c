@@ -1,11 +1,13 @@
 /* Files that appear whole or not at all, reading, directories. */
 #include <check.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 
 #include "base/memory.h"
 #include "io/file.h"
@@ -257,6 +259,58 @@ START_TEST(a_file_in_a_directorys_place_is_named)
 }
 END_TEST
 
+/* ---- out of the way ---- */
+
+static int refusal; /* what a file system says that cannot rename without replacing; 0: it can */
+
+/* In the place of libc's: the library calls this one. */
+int renameat2(int from_directory, const char *from, int to_directory, const char *to, unsigned flags)
+{
+    errno = refusal;
+    return refusal ? -1 : (int)syscall(SYS_renameat2, from_directory, from, to_directory, to, flags);
+}
+
+static void move_aside(const char *name, const char *want)
+{
+    dp_error err = {0};
+    char *aside;
+    ck_assert_msg(dp_file_move_aside(scratch(name), &aside, &err) == DP_OK, "%s", err.message);
+    ck_assert_str_eq(strrchr(aside, '/') + 1, want);
+    ck_assert(!dp_file_exists(scratch(name)));
+    dp_free(aside);
+}
+
+START_TEST(what_is_moved_aside_replaces_nothing)
+{
+    static const int refusals[] = {0, EINVAL, ENOSYS};
+    dp_error err;
+    char *aside;
+    refusal = refusals[_i];
+    scratch_write("f", "first", 5);
+    move_aside("f", "f.aside-1");
+    scratch_write("f", "second", 6);
+    move_aside("f", "f.aside-2");
+    check_content(scratch("f.aside-1"), "first");
+    check_content(scratch("f.aside-2"), "second");
+    /* a directory with what is in it, past a name that is taken */
+    ck_assert_int_eq(mkdir(scratch("d"), 0777), 0);
+    scratch_write("d/in", "within", 6);
+    ck_assert_int_eq(symlink("nowhere", scratch("d.aside-1")), 0);
+    move_aside("d", "d.aside-2");
+    check_content(scratch("d.aside-2/in"), "within");
+    ck_assert_int_eq(entries(), 4);
+    ck_assert_int_eq(dp_file_move_aside(scratch("none"), &aside, &err), DP_ERROR_IO);
+    ck_assert_ptr_nonnull(strstr(err.message, "none.aside-1': No such file"));
+    ck_assert_ptr_null(aside);
+    ck_assert_int_eq(entries(), 4);
+    refusal = EROFS; /* no want of the file system's abilities */
+    scratch_write("f", "third", 5);
+    ck_assert_int_eq(dp_file_move_aside(scratch("f"), &aside, &err), DP_ERROR_IO);
+    check_content(scratch("f"), "third");
+    ck_assert_int_eq(entries(), 5);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("file");
@@ -273,6 +327,7 @@ int main(void)
     tcase_add_test(t, a_file_in_a_directorys_place_is_named);
     tcase_add_test(t, files_of_processes_that_are_no_more_are_stale);
     tcase_add_test(t, a_copy_is_whole_or_not_made);
+    tcase_add_loop_test(t, what_is_moved_aside_replaces_nothing, 0, 3);
     suite_add_tcase(s, t);
     SRunner *r = srunner_create(s);
     srunner_run_all(r, CK_NORMAL);
