@@ -51,6 +51,7 @@ typedef enum dp_status {
 
 typedef struct dp_error {
     dp_status status;
+    int number;         /* errno, where the system could not open, read or write a file; else 0 */
     char message[2048]; /* one line, without a trailing newline: what, where, what to do */
 } dp_error;
 

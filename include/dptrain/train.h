@@ -92,9 +92,11 @@ dp_status dp_weights_convert(const char *from, const char *to, int *tensors, uin
 /* ---- training ---- */
 
 typedef enum dp_resume_mode {
-    DP_RESUME_AUTO,  /* continue from the newest whole checkpoint in model_dir, if it holds one */
+    /* Continue from the newest whole checkpoint in model_dir, if it holds one. Where newer ones, or the note
+     * of which is the newest, are damaged, the observer's `warning` says which and why. */
+    DP_RESUME_AUTO,
     DP_RESUME_NEVER, /* start afresh; an error if model_dir holds a checkpoint */
-    DP_RESUME_FROM,  /* continue from the newest whole checkpoint in resume_from */
+    DP_RESUME_FROM,  /* as DP_RESUME_AUTO, from resume_from; an error if there is none */
 } dp_resume_mode;
 
 typedef struct dp_train_config {
@@ -197,7 +199,8 @@ typedef struct dp_train_summary {
  * Errors: DP_ERROR_MISMATCH for data that the model or the criterion does not take; DP_ERROR_NONFINITE names
  * epoch, batch, device and what was not finite (checkpoints stay as they were); DP_ERROR_USAGE for a
  * directory that holds checkpoints that may not be overwritten; DP_ERROR_MISMATCH, too, for a checkpoint made
- * with other settings, naming them; DP_ERROR_IO for files, and for a directory that another run is using. */
+ * with other settings, naming them; DP_ERROR_IO for files (a directory whose checkpoints are all damaged
+ * included), and for a directory that another run is using. */
 dp_status dp_train(dp_context *context, const dp_model *model, dp_model_state *state, const dp_dataset *train,
                    const dp_dataset *valid, const dp_train_config *config, const dp_train_observer *observer,
                    dp_train_summary *summary, dp_error *err);

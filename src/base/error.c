@@ -12,6 +12,7 @@ dp_status dp_fail(dp_error *err, dp_status status, const char *format, ...)
         vsnprintf(err->message, sizeof err->message, format, args);
         va_end(args);
         err->status = status;
+        err->number = 0;
     }
     return status;
 }

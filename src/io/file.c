@@ -20,7 +20,10 @@ struct dp_atomic_file {
 
 static dp_status cannot(dp_error *err, const char *what, const char *path, int number)
 {
-    return dp_fail(err, DP_ERROR_IO, "cannot %s '%s': %s", what, path, strerror(number));
+    dp_fail(err, DP_ERROR_IO, "cannot %s '%s': %s", what, path, strerror(number));
+    if (err)
+        err->number = number;
+    return DP_ERROR_IO;
 }
 
 /* ---- writing ---- */
@@ -347,6 +350,15 @@ dp_status dp_file_read(const char *path, void **bytes, size_t *size, dp_error *e
     }
     dp_file_close(file);
     return status;
+}
+
+bool dp_file_is_damaged(const dp_error *err)
+{
+    static const int lost[] = {0, ENOENT, ENXIO, ELOOP, EIO, EBADMSG, EUCLEAN};
+    for (size_t i = 0; i < sizeof lost / sizeof *lost; i++)
+        if (err->number == lost[i])
+            return err->status == DP_ERROR_IO;
+    return false;
 }
 
 bool dp_file_exists(const char *path)

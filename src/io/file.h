@@ -38,6 +38,11 @@ void dp_file_close(dp_file *file); /* NULL is fine */
 /* The whole of a regular file; an empty one gives size 0 and NULL. Owner: the caller, dp_free. */
 dp_status dp_file_read(const char *path, void **bytes, size_t *size, dp_error *err);
 
+/* Whether the failure to read a file says that what it held is lost: it is gone, no file, unsound, or its
+ * disk is failing. False where it may yet be read: by another user, with fewer files open, with more memory.
+ */
+bool dp_file_is_damaged(const dp_error *err);
+
 /* Continues a CRC-32 (zlib's) with the last `size` bytes of a regular file. DP_ERROR_IO if it has fewer. */
 dp_status dp_file_checksum(const char *path, size_t size, uint32_t *crc, dp_error *err);
 

@@ -6,7 +6,8 @@
  * any moment the state that resume.json names is whole, and nothing but it is needed.
  *
  * A disk can still damage it afterwards. So the state before stays, named too, until the next but one is
- * complete: two states at rest, and a third only while it is being written. */
+ * complete: two states at rest, and a third only while it is being written. Where the marker itself is
+ * damaged or gone, every state that lies there is looked at; each carries a checksum of all that is in it. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -40,6 +41,17 @@ void dp_run_state_name(int64_t step, char out[DP_STATE_NAME_SIZE])
     snprintf(out, DP_STATE_NAME_SIZE, "resume_state_%lld.safetensors", (long long)step);
 }
 
+/* The step in a state's name; -1 if it is none of ours. */
+static int64_t step_of(const char *name)
+{
+    long long step;
+    char own[DP_STATE_NAME_SIZE];
+    if (sscanf(name, "resume_state_%lld.safetensors", &step) != 1 || step < 0)
+        return -1;
+    dp_run_state_name(step, own);
+    return strcmp(own, name) == 0 ? step : -1;
+}
+
 static bool matches(const char *pattern, const char *name)
 {
     return fnmatch(pattern, name, 0) == 0;
@@ -48,16 +60,18 @@ static bool matches(const char *pattern, const char *name)
 /* ---- walking through it ---- */
 
 typedef struct visitor {
-    dp_status (*each)(const dp_model_dir *dir, const char *name, const struct visitor *v, dp_error *err);
+    dp_status (*each)(const char *dir, const char *name, const struct visitor *v, dp_error *err);
     const char *kept[DP_KEPT_STATES]; /* for remove_old_state */
     int64_t first_kept;               /* for remove_old_epoch */
+    dp_state_list *list;              /* for list_state */
+    char **obstacle;                  /* for find_obstacle */
 } visitor;
 
-static dp_status visit(const dp_model_dir *dir, const visitor *v, dp_error *err)
+static dp_status visit(const char *dir, const visitor *v, dp_error *err)
 {
-    DIR *d = opendir(dir->path);
+    DIR *d = opendir(dir);
     if (!d)
-        return dp_fail(err, DP_ERROR_IO, "cannot read directory '%s': %s", dir->path, strerror(errno));
+        return dp_fail(err, DP_ERROR_IO, "cannot read directory '%s': %s", dir, strerror(errno));
     dp_status status = DP_OK;
     struct dirent *entry;
     while (status == DP_OK && (entry = readdir(d)) != NULL)
@@ -66,10 +80,10 @@ static dp_status visit(const dp_model_dir *dir, const visitor *v, dp_error *err)
     return status;
 }
 
-static dp_status remove_file(const dp_model_dir *dir, const char *name, dp_error *err)
+static dp_status remove_file(const char *dir, const char *name, dp_error *err)
 {
     char *path;
-    DP_TRY(dp_model_dir_file(dir->path, name, &path, err));
+    DP_TRY(dp_model_dir_file(dir, name, &path, err));
     dp_status status = unlink(path) == 0 || errno == ENOENT
                            ? DP_OK
                            : dp_fail(err, DP_ERROR_IO, "cannot remove '%s': %s", path, strerror(errno));
@@ -77,8 +91,7 @@ static dp_status remove_file(const dp_model_dir *dir, const char *name, dp_error
     return status;
 }
 
-static dp_status remove_half_written(const dp_model_dir *dir, const char *name, const visitor *v,
-                                     dp_error *err)
+static dp_status remove_half_written(const char *dir, const char *name, const visitor *v, dp_error *err)
 {
     (void)v;
     static const char *const patterns[] = {"resume_state_*.safetensors.tmp-*", "resume.json.tmp-*",
@@ -89,14 +102,14 @@ static dp_status remove_half_written(const dp_model_dir *dir, const char *name, 
     return DP_OK;
 }
 
-static dp_status remove_checkpoint(const dp_model_dir *dir, const char *name, const visitor *v, dp_error *err)
+static dp_status remove_checkpoint(const char *dir, const char *name, const visitor *v, dp_error *err)
 {
     (void)v;
     bool ours = matches(state_pattern, name) || matches(epoch_pattern, name) || strcmp(name, best_name) == 0;
     return ours ? remove_file(dir, name, err) : DP_OK;
 }
 
-static dp_status remove_old_state(const dp_model_dir *dir, const char *name, const visitor *v, dp_error *err)
+static dp_status remove_old_state(const char *dir, const char *name, const visitor *v, dp_error *err)
 {
     bool old = matches(state_pattern, name);
     for (int i = 0; i < DP_KEPT_STATES; i++)
@@ -104,7 +117,7 @@ static dp_status remove_old_state(const dp_model_dir *dir, const char *name, con
     return old ? remove_file(dir, name, err) : DP_OK;
 }
 
-static dp_status remove_old_epoch(const dp_model_dir *dir, const char *name, const visitor *v, dp_error *err)
+static dp_status remove_old_epoch(const char *dir, const char *name, const visitor *v, dp_error *err)
 {
     long long epoch;
     char own[64];
@@ -114,31 +127,43 @@ static dp_status remove_old_epoch(const dp_model_dir *dir, const char *name, con
     return strcmp(own, name) == 0 ? remove_file(dir, name, err) : DP_OK;
 }
 
-static dp_status refuse_checkpoint(const dp_model_dir *dir, const char *name, const visitor *v, dp_error *err)
+static dp_status refuse_checkpoint(const char *dir, const char *name, const visitor *v, dp_error *err)
 {
     (void)v;
-    if (!matches(epoch_pattern, name) && strcmp(name, best_name) != 0 && strcmp(name, marker) != 0)
+    if (step_of(name) < 0 && !matches(epoch_pattern, name) && strcmp(name, best_name) != 0 &&
+        strcmp(name, marker) != 0)
         return DP_OK;
     return dp_fail(err, DP_ERROR_USAGE,
                    "'%s' already holds a checkpoint (%s); use --overwrite to start afresh or another "
                    "--model-dir",
-                   dir->path, name);
+                   dir, name);
 }
 
 /* ---- opening ---- */
 
-/* A rename over a directory fails; better now than at the end of the first epoch. */
-static dp_status check_writable(const dp_model_dir *dir, const char *name, const visitor *v, dp_error *err)
+static dp_status check_file(const char *dir, const char *name, dp_error *err)
 {
-    (void)v;
-    if (!matches(state_pattern, name) && !matches(epoch_pattern, name) && strcmp(name, best_name) != 0 &&
-        strcmp(name, marker) != 0)
-        return DP_OK;
     char *path;
-    DP_TRY(dp_model_dir_file(dir->path, name, &path, err));
+    DP_TRY(dp_model_dir_file(dir, name, &path, err));
     dp_status status = dp_atomic_check(path, err);
     dp_free(path);
     return status;
+}
+
+/* A rename over a directory fails; better now than at the end of the first epoch. */
+static dp_status check_checkpoint(const char *dir, const char *name, const visitor *v, dp_error *err)
+{
+    (void)v;
+    bool ours = matches(epoch_pattern, name) || strcmp(name, best_name) == 0;
+    return ours ? check_file(dir, name, err) : DP_OK;
+}
+
+/* What is in the place of a state may be why the run continues from another: see dp_model_dir_continue. */
+static dp_status check_state(const char *dir, const char *name, const visitor *v, dp_error *err)
+{
+    (void)v;
+    bool ours = step_of(name) >= 0 || strcmp(name, marker) == 0;
+    return ours ? check_file(dir, name, err) : DP_OK;
 }
 
 static dp_status lock(dp_model_dir *dir, dp_error *err)
@@ -166,27 +191,27 @@ dp_status dp_model_dir_open(const char *path, dp_model_dir *out, dp_error *err)
     DP_TRY(dp_strdup(path, &out->path, err));
     dp_status status = lock(out, err);
     if (status == DP_OK)
-        status = visit(out, &(visitor){.each = remove_half_written}, err);
+        status = visit(out->path, &(visitor){.each = remove_half_written}, err);
     if (status == DP_OK)
-        status = visit(out, &(visitor){.each = check_writable}, err);
+        status = visit(out->path, &(visitor){.each = check_checkpoint}, err);
     if (status != DP_OK)
         dp_model_dir_close(out);
     return status;
 }
 
-static dp_status refuse_file(const dp_model_dir *dir, const char *name, const visitor *v, dp_error *err)
+static dp_status refuse_file(const char *dir, const char *name, const visitor *v, dp_error *err)
 {
     (void)v;
     bool ours = strcmp(name, ".") == 0 || strcmp(name, "..") == 0 || strcmp(name, lock_name) == 0;
-    return ours ? DP_OK : dp_fail(err, DP_ERROR_USAGE, "'%s' holds '%s'", dir->path, name);
+    return ours ? DP_OK : dp_fail(err, DP_ERROR_USAGE, "'%s' holds '%s'", dir, name);
 }
 
 /* A run that was refused before it wrote anything leaves no directory behind. */
 static void remove_bare(const dp_model_dir *dir)
 {
     dp_error err;
-    if (visit(dir, &(visitor){.each = refuse_file}, &err) == DP_OK &&
-        remove_file(dir, lock_name, &err) == DP_OK)
+    if (visit(dir->path, &(visitor){.each = refuse_file}, &err) == DP_OK &&
+        remove_file(dir->path, lock_name, &err) == DP_OK)
         rmdir(dir->path);
 }
 
@@ -200,53 +225,112 @@ void dp_model_dir_close(dp_model_dir *dir)
     *dir = (dp_model_dir){.lock = -1};
 }
 
-dp_status dp_model_dir_check_free(const dp_model_dir *dir, dp_error *err)
+dp_status dp_model_dir_check_fresh(const dp_model_dir *dir, bool overwrite, dp_error *err)
 {
-    return visit(dir, &(visitor){.each = refuse_checkpoint}, err);
+    DP_TRY(visit(dir->path, &(visitor){.each = check_state}, err));
+    return overwrite ? DP_OK : visit(dir->path, &(visitor){.each = refuse_checkpoint}, err);
 }
 
 /* ---- states ---- */
 
-/* A name in the marker, if it can be one of ours; a path elsewhere never is. */
-static bool read_name(const json_t *json, const char *key, char out[DP_STATE_NAME_SIZE])
+static dp_status add_state(dp_state_list *list, const char *name, dp_error *err)
 {
-    const char *name = json_string_value(json_object_get(json, key));
-    bool sound =
-        name && strlen(name) < DP_STATE_NAME_SIZE && matches(state_pattern, name) && !strchr(name, '/');
-    strcpy(out, sound ? name : "");
-    return sound;
+    for (int i = 0; i < list->count; i++)
+        if (strcmp(list->names[i], name) == 0)
+            return DP_OK;
+    DP_TRY(dp_realloc(&list->names, (size_t)list->count + 1, sizeof *list->names, "names of states", err));
+    snprintf(list->names[list->count++], DP_STATE_NAME_SIZE, "%s", name);
+    return DP_OK;
 }
 
-/* "" for the state before where none of ours is named. False: it names no state. */
-static bool read_marker(const void *bytes, size_t size, char out[DP_KEPT_STATES][DP_STATE_NAME_SIZE])
+static dp_status list_state(const char *dir, const char *name, const visitor *v, dp_error *err)
 {
-    json_t *json = json_loadb(bytes, size, JSON_REJECT_DUPLICATES, NULL);
-    bool sound = read_name(json, marker_keys[0], out[0]);
-    read_name(json, marker_keys[1], out[1]);
-    json_decref(json);
-    return sound;
+    (void)dir;
+    return step_of(name) < 0 ? DP_OK : add_state(v->list, name, err);
 }
 
-dp_status dp_model_dir_states(const char *dir, char *out[DP_KEPT_STATES], dp_error *err)
+static int newer_first(const void *a, const void *b)
 {
-    char *path, names[DP_KEPT_STATES][DP_STATE_NAME_SIZE];
-    out[0] = out[1] = NULL;
-    DP_TRY(dp_model_dir_file(dir, marker, &path, err));
-    dp_status status = DP_OK;
-    void *bytes = NULL;
-    size_t size = 0;
-    if (dp_file_exists(path)) {
-        status = dp_file_read(path, &bytes, &size, err);
-        if (status == DP_OK && !read_marker(bytes, size, names))
-            status = dp_fail(err, DP_ERROR_IO,
-                             "'%s' is corrupt: it names no checkpoint; --overwrite starts afresh", path);
-        for (int i = 0; i < DP_KEPT_STATES && status == DP_OK; i++)
-            if (*names[i])
-                status = dp_model_dir_file(dir, names[i], &out[i], err);
-        dp_free(bytes);
+    int64_t x = step_of(a), y = step_of(b);
+    return (x < y) - (x > y);
+}
+
+/* The states that the marker names, the newest first; a name that is none of ours (a path elsewhere never is)
+ * counts as none. *names_it: it says which state is complete, or that there is none. */
+static dp_status read_names(const json_t *json, dp_state_list *list, bool *names_it, dp_error *err)
+{
+    const json_t *complete = json_object_get(json, marker_keys[0]);
+    *names_it = json_is_null(complete);
+    for (int i = 0; i < DP_KEPT_STATES; i++) {
+        const char *name = json_string_value(json_object_get(json, marker_keys[i]));
+        if (!name || step_of(name) < 0)
+            continue;
+        DP_TRY(add_state(list, name, err));
+        *names_it |= i == 0;
     }
-    dp_free(path);
+    return DP_OK;
+}
+
+static dp_status parse_marker(const char *path, const void *bytes, size_t size, dp_state_list *list,
+                              dp_error *err)
+{
+    json_error_t problem;
+    json_t *json = json_loadb(bytes, size, JSON_REJECT_DUPLICATES, &problem);
+    if (!json && json_error_code(&problem) == json_error_out_of_memory)
+        return dp_fail(err, DP_ERROR_MEMORY, "out of memory: cannot read '%s'", path);
+    bool names_it;
+    dp_status status = read_names(json, list, &names_it, err);
+    list->cleared = json_is_null(json_object_get(json, marker_keys[0]));
+    json_decref(json);
+    if (status == DP_OK && !names_it)
+        dp_fail(&list->fault, DP_ERROR_IO, "'%s' is corrupt: it names no checkpoint", path);
     return status;
+}
+
+static dp_status read_marker(const char *path, dp_state_list *list, dp_error *err)
+{
+    void *bytes;
+    size_t size;
+    dp_status status = dp_file_read(path, &bytes, &size, &list->fault);
+    if (status != DP_OK)
+        return dp_file_is_damaged(&list->fault) ? DP_OK : dp_fail(err, status, "%s", list->fault.message);
+    status = parse_marker(path, bytes, size, list, err);
+    dp_free(bytes);
+    return status;
+}
+
+/* The one that the marker calls complete stays the first: a newer one was not needed by anything yet. */
+static dp_status list_states(const char *dir, dp_state_list *list, dp_error *err)
+{
+    char *path;
+    DP_TRY(dp_model_dir_file(dir, marker, &path, err));
+    bool there = dp_file_exists(path);
+    dp_status status = read_marker(path, list, err);
+    dp_free(path);
+    if (status != DP_OK || list->cleared)
+        return status;
+    int first = list->count > 0 && list->fault.status == DP_OK;
+    DP_TRY(visit(dir, &(visitor){.each = list_state, .list = list}, err));
+    if (list->count > first)
+        qsort(list->names + first, (size_t)(list->count - first), sizeof *list->names, newer_first);
+    if (list->count == 0 && !there)
+        list->fault = (dp_error){0}; /* no run has been here */
+    return DP_OK;
+}
+
+dp_status dp_model_dir_states(const char *dir, dp_state_list *out, dp_error *err)
+{
+    *out = (dp_state_list){0};
+    dp_status status = list_states(dir, out, err);
+    if (status != DP_OK)
+        dp_state_list_clear(out);
+    return status;
+}
+
+void dp_state_list_clear(dp_state_list *list)
+{
+    dp_free(list->names);
+    *list = (dp_state_list){0};
 }
 
 static dp_status write_text(const char *path, const char *text, dp_error *err)
@@ -260,11 +344,26 @@ static dp_status write_text(const char *path, const char *text, dp_error *err)
     return status;
 }
 
-void dp_model_dir_continue(dp_model_dir *dir, char *const states[DP_KEPT_STATES], int chosen)
+void dp_model_dir_continue(dp_model_dir *dir, const dp_state_list *states, int chosen)
 {
+    const char *name = states->names[chosen];
     memset(dir->kept, 0, sizeof dir->kept);
-    for (int i = chosen; i < DP_KEPT_STATES && states[i]; i++)
-        snprintf(dir->kept[i - chosen], DP_STATE_NAME_SIZE, "%s", strrchr(states[i], '/') + 1);
+    snprintf(dir->kept[0], DP_STATE_NAME_SIZE, "%s", name);
+    for (int i = chosen + 1; i < states->count && !*dir->kept[1]; i++)
+        if (step_of(states->names[i]) < step_of(name))
+            snprintf(dir->kept[1], DP_STATE_NAME_SIZE, "%s", states->names[i]);
+}
+
+static dp_status find_obstacle(const char *dir, const char *name, const visitor *v, dp_error *err)
+{
+    dp_status status = *v->obstacle ? DP_OK : check_state(dir, name, v, err);
+    return status == DP_ERROR_IO ? dp_model_dir_file(dir, name, v->obstacle, err) : status;
+}
+
+dp_status dp_model_dir_obstacle(const dp_model_dir *dir, char **out, dp_error *err)
+{
+    *out = NULL;
+    return visit(dir->path, &(visitor){.each = find_obstacle, .obstacle = out}, err);
 }
 
 dp_status dp_model_dir_complete(dp_model_dir *dir, const char *state_name, dp_error *err)
@@ -282,17 +381,26 @@ dp_status dp_model_dir_complete(dp_model_dir *dir, const char *state_name, dp_er
     DP_TRY(status);
     memmove(dir->kept[1], before, DP_STATE_NAME_SIZE);
     snprintf(dir->kept[0], DP_STATE_NAME_SIZE, "%s", state_name);
-    return visit(dir, &(visitor){.each = remove_old_state, .kept = {dir->kept[0], dir->kept[1]}}, err);
+    return visit(dir->path, &(visitor){.each = remove_old_state, .kept = {dir->kept[0], dir->kept[1]}}, err);
 }
 
 dp_status dp_model_dir_clear(dp_model_dir *dir, dp_error *err)
 {
+    static const char none[] = "{\"complete\":null}\n";
     memset(dir->kept, 0, sizeof dir->kept);
-    DP_TRY(remove_file(dir, marker, err)); /* first: what it names must be there as long as it is */
-    return visit(dir, &(visitor){.each = remove_checkpoint}, err);
+    if (visit(dir->path, &(visitor){.each = refuse_checkpoint}, NULL) == DP_OK)
+        return DP_OK;
+    /* A crash before the last state is gone must not bring it back. */
+    char *path;
+    DP_TRY(dp_model_dir_file(dir->path, marker, &path, err));
+    dp_status status = write_text(path, none, err);
+    dp_free(path);
+    DP_TRY(status);
+    DP_TRY(visit(dir->path, &(visitor){.each = remove_checkpoint}, err));
+    return remove_file(dir->path, marker, err);
 }
 
 dp_status dp_model_dir_prune(const dp_model_dir *dir, int64_t first_kept, dp_error *err)
 {
-    return visit(dir, &(visitor){.each = remove_old_epoch, .first_kept = first_kept}, err);
+    return visit(dir->path, &(visitor){.each = remove_old_epoch, .first_kept = first_kept}, err);
 }

@@ -211,7 +211,10 @@ dp_status dp_run_state_parse(const char *text, dp_run_state *state, dp_settings 
 {
     *state = (dp_run_state){0};
     *settings = (dp_settings){0};
-    json_t *json = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+    json_error_t problem;
+    json_t *json = json_loads(text, JSON_REJECT_DUPLICATES, &problem);
+    if (!json && json_error_code(&problem) == json_error_out_of_memory)
+        return dp_fail(err, DP_ERROR_MEMORY, "out of memory for the description of a run");
     dp_status status = parse(json, state, settings, err);
     json_decref(json);
     if (status != DP_OK)

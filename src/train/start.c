@@ -12,7 +12,7 @@
 static void tell(const dp_trainer *t, void (*to)(void *user, const char *text), const char *format,
                  va_list args)
 {
-    char text[1024];
+    char text[2048];
     vsnprintf(text, sizeof text, format, args);
     to(t->observer->user, text);
 }
@@ -43,52 +43,73 @@ static bool same_directory(const char *a, const char *b)
     return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
-/* The states that the run can continue from, the newest first, and their directory; states[0] NULL: none. */
-static dp_status choose_states(dp_trainer *t, const char **directory, char *states[DP_KEPT_STATES],
-                               dp_error *err)
+/* The states that the run may continue from, and their directory. */
+static dp_status choose_states(dp_trainer *t, const char **directory, dp_state_list *states, dp_error *err)
 {
     const dp_train_config *c = t->config;
     *directory = c->resume == DP_RESUME_FROM ? c->resume_from : c->model_dir;
     if (c->resume != DP_RESUME_NEVER && *directory)
         DP_TRY(dp_model_dir_states(*directory, states, err));
-    if (c->resume == DP_RESUME_FROM && !states[0])
+    if (states->count == 0 && states->fault.status != DP_OK)
+        return dp_fail(err, DP_ERROR_IO, "%s, and no state lies beside it; --overwrite starts afresh",
+                       states->fault.message);
+    if (c->resume == DP_RESUME_FROM && states->count == 0)
         return dp_fail(err, DP_ERROR_IO, "'%s' holds no checkpoint that a run can continue from", *directory);
-    t->elsewhere = states[0] && c->model_dir && !same_directory(*directory, c->model_dir);
-    bool fresh = c->model_dir && (!states[0] || t->elsewhere);
-    return fresh && !c->overwrite ? dp_model_dir_check_free(&t->dir, err) : DP_OK;
+    t->elsewhere = states->count > 0 && c->model_dir && !same_directory(*directory, c->model_dir);
+    bool fresh = c->model_dir && (states->count == 0 || t->elsewhere);
+    return fresh ? dp_model_dir_check_fresh(&t->dir, c->overwrite, err) : DP_OK;
 }
 
-static dp_status read_state(dp_trainer *t, const char *directory, const char *path, dp_error *err)
+static dp_status read_state(dp_trainer *t, const char *directory, const char *name, dp_error *err)
 {
+    char *path;
     dp_run_file file;
-    DP_TRY(dp_run_file_open(path, &file, err));
+    DP_TRY(dp_model_dir_file(directory, name, &path, err));
+    dp_status status = dp_run_file_open(path, &file, err);
+    dp_free(path);
+    DP_TRY(status);
     t->state = file.state;
-    dp_status status = dp_settings_compare(&file.settings, &t->settings, directory, err);
+    status = dp_settings_compare(&file.settings, &t->settings, directory, err);
     if (status == DP_OK)
         status = dp_run_file_read(&file, t->model, &t->tensors, err);
     dp_run_file_close(&file);
     return status;
 }
 
-/* The newest state, or the one before where the newest is damaged. */
-static dp_status read_states(dp_trainer *t, const char *directory, char *states[DP_KEPT_STATES],
-                             dp_error *err)
+/* What cannot be continued from, and why, as far as a line has room. */
+typedef struct losses {
+    char text[1400];
+} losses;
+
+static void add_loss(losses *l, const char *reason)
+{
+    size_t used = strlen(l->text);
+    if (used + strlen(reason) + sizeof "; " <= sizeof l->text)
+        snprintf(l->text + used, sizeof l->text - used, "%s%s", used ? "; " : "", reason);
+}
+
+/* The first state of the list that is not damaged. */
+static dp_status read_states(dp_trainer *t, const char *directory, const dp_state_list *states, dp_error *err)
 {
     int chosen = 0;
-    dp_error first = {0}, second = {0};
-    dp_status status = read_state(t, directory, states[0], &first);
-    if (status == DP_ERROR_IO && states[1]) {
-        chosen = 1;
-        status = read_state(t, directory, states[1], &second);
-        if (status == DP_OK)
-            dp_trainer_warn(t, "%s; continuing after step %lld, from '%s', the state before it",
-                            first.message, (long long)t->state.step, states[1]);
-        else if (status != DP_ERROR_IO)
-            first = second;
+    losses lost = {""};
+    dp_error one = {.status = DP_ERROR_IO};
+    if (states->fault.status != DP_OK)
+        add_loss(&lost, states->fault.message);
+    for (; chosen < states->count; chosen++) {
+        if (read_state(t, directory, states->names[chosen], &one) == DP_OK)
+            break;
+        if (!dp_file_is_damaged(&one))
+            return dp_fail(err, one.status, "%s", one.message);
+        add_loss(&lost, one.message);
     }
-    if (status != DP_OK)
-        return dp_fail(err, status, "%.*s%s", (int)sizeof first.message - 32, first.message,
-                       status == DP_ERROR_IO ? "; --overwrite starts afresh" : "");
+    if (chosen == states->count)
+        return dp_fail(err, DP_ERROR_IO, "%s; --overwrite starts afresh", lost.text);
+    if (*lost.text)
+        dp_trainer_warn(t,
+                        "%s; continuing after step %lld, from '%s/%s', the newest sound state: what was "
+                        "trained after it is trained again",
+                        lost.text, (long long)t->state.step, directory, states->names[chosen]);
     if (!t->elsewhere)
         dp_model_dir_continue(&t->dir, states, chosen);
     return dp_strdup(directory, &t->resumed_from, err);
@@ -138,23 +159,22 @@ dp_status dp_trainer_locate(dp_trainer *t, dp_error *err)
 {
     const dp_train_config *c = t->config;
     const char *directory;
-    char *states[DP_KEPT_STATES] = {NULL, NULL};
+    dp_state_list states = {0};
     if (c->model_dir)
         DP_TRY(dp_model_dir_open(c->model_dir, &t->dir, err));
     DP_TRY(find_log(t, err));
-    dp_status status = choose_states(t, &directory, states, err);
-    if (status == DP_OK && (c->model_dir || states[0])) {
+    dp_status status = choose_states(t, &directory, &states, err);
+    if (status == DP_OK && (c->model_dir || states.count > 0)) {
         status = dp_settings_collect(c, t->model, t->train, t->valid, &t->settings, err);
         t->tensors.moments = dp_optimizer_moments(&c->engine.optimizer);
     }
-    if (status == DP_OK && states[0])
+    if (status == DP_OK && states.count > 0)
         status = make_moments(t, err);
-    if (status == DP_OK && states[0])
-        status = read_states(t, directory, states, err);
+    if (status == DP_OK && states.count > 0)
+        status = read_states(t, directory, &states, err);
     else if (status == DP_OK && c->init)
         status = load_init(t, err);
-    for (int i = 0; i < DP_KEPT_STATES; i++)
-        dp_free(states[i]);
+    dp_state_list_clear(&states);
     DP_TRY(status);
     t->is_saved = t->resumed_from && !t->elsewhere;
     t->has_reached_limit = c->max_steps > 0 && t->state.step >= c->max_steps;
@@ -231,11 +251,30 @@ dp_status dp_trainer_settle_log(const dp_trainer *t, dp_error *err)
     return DP_OK;
 }
 
+/* What was no file, and why the run may continue from an older state, would be in the way of the next. */
+static dp_status move_obstacles(const dp_trainer *t, dp_error *err)
+{
+    char *path, *aside;
+    for (;;) {
+        DP_TRY(dp_model_dir_obstacle(&t->dir, &path, err));
+        if (!path)
+            return DP_OK;
+        dp_status status = dp_file_move_aside(path, &aside, err);
+        if (status == DP_OK)
+            dp_trainer_warn(t, "'%s' was in the way of a state: it was moved to '%s'", path, aside);
+        dp_free(path);
+        DP_TRY(status);
+        dp_free(aside);
+    }
+}
+
 /* Nothing of an earlier run is touched before all else is known to be well. */
 static dp_status open_files(dp_trainer *t, dp_error *err)
 {
     bool continues = t->resumed_from && !t->elsewhere;
     DP_TRY(dp_trainer_settle_log(t, err));
+    if (t->config->model_dir && continues)
+        DP_TRY(move_obstacles(t, err));
     if (t->log_path)
         DP_TRY(dp_log_open(t->log_path, &t->log, err));
     if (t->config->model_dir && !continues)

@@ -174,15 +174,27 @@ dp_status dp_model_dir_open(const char *path, dp_model_dir *out, dp_error *err);
 void dp_model_dir_close(dp_model_dir *dir);
 /* DIR/name; owner: the caller. */
 dp_status dp_model_dir_file(const char *dir, const char *name, char **out, dp_error *err);
-/* The paths of the complete states in a directory, locked or not: the newest, and the one before it for the
- * day on which the newest turns out to be damaged; NULL for each that there is not. Owner: the caller, after
- * a failure too. */
-dp_status dp_model_dir_states(const char *dir, char *out[DP_KEPT_STATES], dp_error *err);
-/* Says from which of its states (paths as above) the run continues: those newer than it are damaged. */
-void dp_model_dir_continue(dp_model_dir *dir, char *const states[DP_KEPT_STATES], int chosen);
-/* DP_ERROR_USAGE if the directory holds a checkpoint. */
-dp_status dp_model_dir_check_free(const dp_model_dir *dir, dp_error *err);
-/* Removes the checkpoints of an earlier run. */
+/* The names of states, in the order in which a run tries them: the one that the marker calls complete, then
+ * all others, the newest first. */
+typedef struct dp_state_list {
+    char (*names)[DP_STATE_NAME_SIZE];
+    int count;
+    bool cleared;   /* the marker says that there is none, whatever lies there */
+    dp_error fault; /* DP_OK: the marker is sound, or no run was here; else why it is of no use */
+} dp_state_list;
+
+/* The states in a directory, locked or not, sound or not. Owner: the caller, dp_state_list_clear. */
+dp_status dp_model_dir_states(const char *dir, dp_state_list *out, dp_error *err);
+void dp_state_list_clear(dp_state_list *list);
+/* Says from which of its states the run continues: those before it in the list are damaged. */
+void dp_model_dir_continue(dp_model_dir *dir, const dp_state_list *states, int chosen);
+/* The path of something that is in the place of a state or of the marker and is no file; NULL: there is none.
+ * Owner: the caller. */
+dp_status dp_model_dir_obstacle(const dp_model_dir *dir, char **out, dp_error *err);
+/* Before a run starts afresh: DP_ERROR_IO if something is in the way of its files, DP_ERROR_USAGE if the
+ * directory holds a checkpoint that is not to be overwritten. */
+dp_status dp_model_dir_check_fresh(const dp_model_dir *dir, bool overwrite, dp_error *err);
+/* Removes the checkpoints of an earlier run; one that has begun to go never counts again. */
 dp_status dp_model_dir_clear(dp_model_dir *dir, dp_error *err);
 /* The name of the state after `step` steps. */
 void dp_run_state_name(int64_t step, char out[DP_STATE_NAME_SIZE]);

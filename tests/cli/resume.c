@@ -368,7 +368,7 @@ START_TEST(a_run_continues_in_another_directory)
     assert_same_file("whole/model_epoch_2.safetensors", "second/model_epoch_2.safetensors");
     assert_succeeds(dptrain(RUN "--n-epoch 3 --resume first --model-dir first"));
     assert_same_runs("whole", "first", 3);
-    assert_fails(dptrain(RUN "--resume nowhere"), 1, "'nowhere' holds no checkpoint");
+    assert_fails(dptrain(RUN "--resume nowhere"), 1, "cannot read directory 'nowhere'");
 }
 END_TEST
 
@@ -578,14 +578,126 @@ START_TEST(two_corrupt_states_are_an_error)
     assert_succeeds(dptrain(RUN));
     flip("model/resume_state_4.safetensors", -5);
     flip("model/resume_state_8.safetensors", -5);
-    assert_fails(dptrain(RUN), 1, "its bytes are not those that were written; --overwrite starts afresh");
+    assert_fails(dptrain(RUN), 1,
+                 "cannot continue from 'model/resume_state_8.safetensors': its bytes are not those that were "
+                 "written; cannot continue from 'model/resume_state_4.safetensors': its bytes are not those "
+                 "that were written; --overwrite starts afresh");
     ck_assert_int_eq(truncate("model/resume_state_8.safetensors", 3000), 0);
     assert_fails(dptrain(RUN), 1, "'model/resume_state_8.safetensors'");
     ck_assert_int_eq(unlink("model/resume_state_8.safetensors"), 0);
     assert_fails(dptrain(RUN), 1, "'model/resume_state_8.safetensors'");
     ck_assert_int_eq(truncate("model/resume.json", 10), 0);
     assert_fails(dptrain(RUN), 1, "'model/resume.json' is corrupt");
+    assert_fails(dptrain(RUN), 1, "it names no checkpoint; cannot continue from 'model/resume_state_4.");
+    ck_assert_int_eq(unlink("model/resume_state_4.safetensors"), 0);
+    assert_fails(dptrain(RUN), 1, "names no checkpoint, and no state lies beside it; --overwrite");
     assert_succeeds(dptrain(RUN "--overwrite"));
+}
+END_TEST
+
+/* The marker is damaged or gone, or what it names is no file: sound states beside it are found. */
+START_TEST(a_run_continues_from_whatever_is_sound)
+{
+    assert_succeeds(dptrain(RUN "--n-epoch 3 --model-dir whole --save whole.safetensors"));
+    assert_succeeds(dptrain(RUN "--n-epoch 3 --save-every 1 --max-steps 8"));
+    ck_assert_int_eq(link("model/resume_state_8.safetensors", "older"), 0);
+    assert_succeeds(dptrain(RUN "--n-epoch 3 --save-every 1 --max-steps 10"));
+    static const char *const says[] = {
+        "warning: 'model/resume.json' is corrupt: it names no checkpoint; continuing after step 10,",
+        "warning: cannot read 'model/resume.json': No such file or directory; continuing after step 10,",
+        "warning: cannot read 'model/resume.json': it is a directory; continuing after step 10,",
+        "warning: cannot read 'model/resume_state_10.safetensors': it is a directory; continuing after step "
+        "9,",
+        "warning: cannot read 'model/resume_state_10.safetensors': it is not a regular file; continuing "
+        "after step 9,",
+        /* three that are not sound, and one that no marker names */
+        "warning: 'model/resume.json' is corrupt: it names no checkpoint; cannot continue from "
+        "'model/resume_state_10.safetensors': its bytes are not those that were written; cannot continue "
+        "from 'model/resume_state_9.safetensors': its bytes are not those that were written; continuing "
+        "after step 8,"};
+    static const char *const obstacle[] = {NULL,
+                                           NULL,
+                                           "model/resume.json",
+                                           "model/resume_state_10.safetensors",
+                                           "model/resume_state_10.safetensors",
+                                           NULL};
+    if (_i == 5) {
+        ck_assert_int_eq(rename("older", "model/resume_state_8.safetensors"), 0);
+        flip("model/resume_state_10.safetensors", -5);
+        flip("model/resume_state_9.safetensors", -5);
+    }
+    if (_i == 0 || _i == 5)
+        ck_assert_int_eq(truncate("model/resume.json", 10), 0);
+    else
+        ck_assert_int_eq(unlink(_i == 1 ? "model/resume.json" : obstacle[_i]), 0);
+    if (_i == 2 || _i == 3)
+        ck_assert_int_eq(mkdir(obstacle[_i], 0777), 0);
+    else if (_i == 4)
+        ck_assert_int_eq(mkfifo(obstacle[_i], 0666), 0);
+    assert_fails(dptrain(RUN "--lr 1 --n-epoch 3"), 2, "learning rate was 0.01 and is 1"); /* moves nothing */
+    const run *r = dptrain(RUN "--n-epoch 3 --save-every 1 --save final");
+    assert_succeeds(r);
+    ck_assert_msg(strncmp(r->err, says[_i], strlen(says[_i])) == 0, "%s", r->err);
+    if (obstacle[_i]) {
+        char moved[256];
+        snprintf(moved, sizeof moved,
+                 "\nwarning: '%s' was in the way of a state: it was moved to '%s.aside-1'\n", obstacle[_i],
+                 obstacle[_i]);
+        assert_contains(r->err, moved);
+    }
+    assert_same_file("whole.safetensors", "final");
+    assert_same_runs("whole", "model", 3);
+    r = dptrain(RUN "--n-epoch 3");
+    assert_succeeds(r);
+    ck_assert_str_eq(r->err, "");
+}
+END_TEST
+
+/* Runs as one whom the modes of files concern: root without its power over them, else the user. */
+static const run *without_power(const char *arguments)
+{
+    char line[1024];
+    snprintf(line, sizeof line, "exec %s %%s %s",
+             geteuid() == 0 ? "setpriv --bounding-set=-dac_override,-dac_read_search" : "", arguments);
+    return dptrain_shell(line);
+}
+
+/* A file that may not be read is not lost: going back to an older state would lose what it holds. */
+START_TEST(a_state_that_may_not_be_read_is_no_damage)
+{
+    static const char *const names[] = {"model/resume_state_8.safetensors", "model/resume.json"};
+    char text[128];
+    assert_succeeds(dptrain(RUN "--save final"));
+    ck_assert_int_eq(chmod(names[_i], 0), 0);
+    snprintf(text, sizeof text, "error: cannot read '%s': Permission denied\n", names[_i]);
+    assert_fails(without_power(RUN), 1, text);
+    ck_assert_int_eq(chmod(names[_i], 0644), 0);
+    assert_succeeds(dptrain(RUN "--save again"));
+    assert_same_file("final", "again");
+}
+END_TEST
+
+/* A run that is to begin afresh is killed: once it has begun to remove the earlier one, that never comes
+ * back. */
+START_TEST(what_was_to_be_overwritten_does_not_come_back)
+{
+    enum { STRIDE = 4 };
+    bool refused = false, killed = true;
+    assert_succeeds(dptrain(RUN "--n-epoch 1 --save-every 1 --model-dir old"));
+    for (long call = 1; killed; call += is_long() ? 1 : STRIDE) {
+        assert_succeeds(dptrain_shell("exec cp -r old model # %s"));
+        kill_at(call);
+        killed = dptrain(RUN "--n-epoch 1 --seed 1 --overwrite")->code == -1;
+        kill_at(0);
+        bool begun = dptrain_shell("exec cmp -s old/resume.json model/resume.json # %s")->code != 0;
+        const run *r = dptrain(RUN "--n-epoch 1 --seed 1");
+        if (begun && r->code == 2)
+            assert_contains(r->err, "already holds a checkpoint");
+        ck_assert_msg(!begun || r->code == 0 || r->code == 2, "call %ld: exit %d: %s", call, r->code, r->err);
+        refused |= begun && r->code == 2;
+        assert_succeeds(dptrain_shell("exec rm -r model # %s"));
+    }
+    ck_assert(refused);
 }
 END_TEST
 
@@ -615,12 +727,15 @@ Suite *resume_suite(void)
     tcase_add_test(c, a_damaged_state_never_counts_as_the_one_before);
     tcase_add_test(c, other_settings_are_refused_whatever_is_damaged);
     tcase_add_test(c, two_corrupt_states_are_an_error);
+    tcase_add_loop_test(c, a_run_continues_from_whatever_is_sound, 0, 6);
+    tcase_add_loop_test(c, a_state_that_may_not_be_read_is_no_damage, 0, 2);
     suite_add_tcase(s, c);
     TCase *killed = tcase_create("killed");
     tcase_set_tags(killed, "slow"); /* left out of `make quick` */
     tcase_set_timeout(killed, is_long() ? 1200 : 60);
     tcase_add_checked_fixture(killed, harness_enter, harness_leave);
     tcase_add_loop_test(killed, a_crash_at_any_point_loses_no_bit, 1, 4);
+    tcase_add_test(killed, what_was_to_be_overwritten_does_not_come_back);
     tcase_add_loop_test(killed, kills_at_random_moments_lose_no_bit, 1, 4);
     suite_add_tcase(s, killed);
     return s;

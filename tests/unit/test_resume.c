@@ -1,6 +1,7 @@
 /* Continuing a run: the state and its file, the directory, the log, and the bits that come out. */
 #include <jansson.h>
 #include <math.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include "io/file.h"
@@ -388,7 +389,7 @@ START_TEST(a_directory_is_locked_and_cleared_of_checkpoints_alone)
     ck_assert_int_eq(dp_model_dir_open(scratch("a/b"), &second, &err), DP_ERROR_IO);
     assert_says("another run is using");
     dp_model_dir_close(&second); /* as a failed open leaves it */
-    OK(dp_model_dir_check_free(&first, &err));
+    OK(dp_model_dir_check_fresh(&first, false, &err));
     touch("a/b/model_epoch_12.safetensors");
     touch("a/b/model_best.safetensors");
     touch("a/b/mine.safetensors");
@@ -397,11 +398,11 @@ START_TEST(a_directory_is_locked_and_cleared_of_checkpoints_alone)
     dp_model_dir_close(&first);
     OK(dp_model_dir_open(scratch("a/b"), &first, &err)); /* the refused one holds no lock */
     ck_assert(!dp_file_exists(scratch("a/b/model_best.safetensors.tmp-123")));
-    ck_assert_int_eq(dp_model_dir_check_free(&first, &err), DP_ERROR_USAGE);
+    ck_assert_int_eq(dp_model_dir_check_fresh(&first, false, &err), DP_ERROR_USAGE);
     assert_says("already holds a checkpoint");
     ck_assert(dp_file_exists(scratch("a/b/model_best.safetensors")));
     OK(dp_model_dir_clear(&first, &err));
-    OK(dp_model_dir_check_free(&first, &err));
+    OK(dp_model_dir_check_fresh(&first, false, &err));
     dp_model_dir_close(&first);
     ck_assert(!dp_file_exists(scratch("a/b/model_epoch_12.safetensors")));
     ck_assert(!dp_file_exists(scratch("a/b/model_best.safetensors")));
@@ -410,15 +411,26 @@ START_TEST(a_directory_is_locked_and_cleared_of_checkpoints_alone)
 }
 END_TEST
 
-/* The names of the directory's states are "" for none. */
-static void assert_states(const char *newest, const char *before)
+/* The steps of the directory's states in the order in which they are tried, as "12 9 5"; `fault` is in what
+ * is said of the marker ("": nothing). */
+static void assert_states(const char *steps, const char *fault)
 {
-    char *paths[DP_KEPT_STATES];
-    OK(dp_model_dir_states(scratch("m"), paths, &err));
-    ck_assert_str_eq(paths[0] ? strrchr(paths[0], '/') + 1 : "", newest);
-    ck_assert_str_eq(paths[1] ? strrchr(paths[1], '/') + 1 : "", before);
-    free(paths[0]);
-    free(paths[1]);
+    dp_state_list list;
+    char text[256] = "";
+    OK(dp_model_dir_states(scratch("m"), &list, &err));
+    for (int i = 0; i < list.count; i++) {
+        int step = atoi(list.names[i] + strlen("resume_state_"));
+        snprintf(text + strlen(text), sizeof text - strlen(text), "%s%d", i ? " " : "", step);
+    }
+    ck_assert_str_eq(text, steps);
+    ck_assert_int_eq(list.fault.status, *fault ? DP_ERROR_IO : DP_OK);
+    ck_assert_msg(strstr(list.fault.message, fault) != NULL, "'%s'", list.fault.message);
+    dp_state_list_clear(&list);
+}
+
+static void write_marker(const char *text)
+{
+    scratch_write("m/resume.json", text, strlen(text));
 }
 
 START_TEST(the_newest_state_is_the_one_that_was_completed)
@@ -427,41 +439,115 @@ START_TEST(the_newest_state_is_the_one_that_was_completed)
     static const char names[STATES][DP_STATE_NAME_SIZE] = {
         "resume_state_5.safetensors", "resume_state_9.safetensors", "resume_state_12.safetensors",
         "resume_state_13.safetensors"};
+    static const char *const written[STATES] = {"5", "5 9", "9 12 5", "12 13 9"}, *const completed[STATES] = {
+                                                                                      "5", "9 5", "12 9",
+                                                                                      "13 12"};
     dp_model_dir dir;
-    char *paths[DP_KEPT_STATES], path[300];
+    char path[300];
     OK(dp_model_dir_open(scratch("m"), &dir, &err));
     assert_states("", "");
     for (int i = 0; i < STATES; i++) {
         snprintf(path, sizeof path, "m/%s", names[i]);
         touch(path); /* written, but not completed */
-        assert_states(i > 0 ? names[i - 1] : "", i > 1 ? names[i - 2] : "");
+        assert_states(written[i], i == 0 ? "resume.json': No such file" : "");
         OK(dp_model_dir_complete(&dir, names[i], &err));
-        assert_states(names[i], i > 0 ? names[i - 1] : "");
+        assert_states(completed[i], "");
         for (int k = 0; k < STATES; k++) {
             snprintf(path, sizeof path, "m/%s", names[k]);
             ck_assert_int_eq(dp_file_exists(scratch(path)), k == i || k == i - 1);
         }
     }
     OK(dp_model_dir_complete(&dir, names[3], &err)); /* the same once more */
-    assert_states(names[3], names[2]);
-    ck_assert(dp_file_exists(scratch("m/resume_state_12.safetensors")));
+    assert_states("13 12", "");
+    dp_model_dir_close(&dir);
+}
+END_TEST
+
+/* What lies there counts, by number; what only looks like a state does not. */
+START_TEST(a_marker_that_is_of_no_use_is_done_without)
+{
     static const char *const wrong[] = {"",
                                         "{}",
+                                        "[]",
                                         "{\"complete\":7}",
                                         "{\"complete\":\"other\"}",
                                         "{\"complete\":\"resume_state_/../../x.safetensors\"}",
+                                        "{\"complete\":\"resume_state_05.safetensors\"}",
                                         "{\"complete\":\"resume_state_5.safetensors\""};
+    dp_model_dir dir;
+    OK(dp_model_dir_open(scratch("m"), &dir, &err));
+    touch("m/resume_state_9.safetensors");
+    touch("m/resume_state_13.safetensors");
+    touch("m/resume_state_100.safetensors");
+    touch("m/resume_state_0200.safetensors");
+    touch("m/resume_state_-1.safetensors");
+    touch("m/resume_state_7.safetensors.tmp-1");
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        scratch_write("m/resume.json", wrong[i], strlen(wrong[i]));
-        ck_assert_msg(dp_model_dir_states(scratch("m"), paths, &err) == DP_ERROR_IO, "%s", wrong[i]);
-        assert_says("is corrupt");
-        ck_assert(!paths[0] && !paths[1]);
+        write_marker(wrong[i]);
+        assert_states("100 13 9", "is corrupt: it names no checkpoint");
     }
-    /* What is no state of ours is no state to fall back to; the newest stands without it. */
-    static const char odd[] = "{\"complete\":\"resume_state_5.safetensors\",\"previous\":\"../x\"}";
-    scratch_write("m/resume.json", odd, strlen(odd));
-    assert_states("resume_state_5.safetensors", "");
+    /* what it names counts though it is gone: it is missed */
+    write_marker("{\"complete\":\"../x\",\"previous\":\"resume_state_12.safetensors\"}");
+    assert_states("100 13 12 9", "is corrupt");
+    write_marker("{\"complete\":\"resume_state_12.safetensors\",\"previous\":\"../x\"}");
+    assert_states("12 100 13 9", "");
+    /* the state before is one that is older */
+    dp_state_list list;
+    OK(dp_model_dir_states(scratch("m"), &list, &err));
+    dp_model_dir_continue(&dir, &list, 0);
+    ck_assert_str_eq(dir.kept[0], "resume_state_12.safetensors");
+    ck_assert_str_eq(dir.kept[1], "resume_state_9.safetensors");
+    dp_model_dir_continue(&dir, &list, 3);
+    ck_assert_str_eq(dir.kept[0], "resume_state_9.safetensors");
+    ck_assert_str_eq(dir.kept[1], "");
+    dp_state_list_clear(&list);
     dp_model_dir_close(&dir);
+}
+END_TEST
+
+/* As a crash leaves it in the midst of dp_model_dir_clear. */
+START_TEST(states_that_were_to_go_do_not_count)
+{
+    dp_model_dir dir;
+    OK(dp_model_dir_open(scratch("m"), &dir, &err));
+    touch("m/resume_state_9.safetensors");
+    write_marker("{\"complete\":null}\n");
+    assert_states("", "");
+    ck_assert_int_eq(dp_model_dir_check_fresh(&dir, false, &err), DP_ERROR_USAGE);
+    OK(dp_model_dir_check_fresh(&dir, true, &err));
+    OK(dp_model_dir_clear(&dir, &err));
+    OK(dp_model_dir_check_fresh(&dir, false, &err));
+    ck_assert(!dp_file_exists(scratch("m/resume_state_9.safetensors")));
+    ck_assert(!dp_file_exists(scratch("m/resume.json")));
+    /* a state alone is a checkpoint too */
+    touch("m/resume_state_3.safetensors");
+    ck_assert_int_eq(dp_model_dir_check_fresh(&dir, false, &err), DP_ERROR_USAGE);
+    dp_model_dir_close(&dir);
+}
+END_TEST
+
+/* Only a file that is lost is a reason to go back to an older one. */
+START_TEST(what_cannot_be_read_now_is_not_damaged)
+{
+    dp_run_file file;
+    struct rlimit limit;
+    ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    touch("state");
+    ck_assert_int_eq(dp_run_file_open(scratch("state"), &file, &err), DP_ERROR_IO);
+    ck_assert(dp_file_is_damaged(&err)); /* empty */
+    ck_assert_int_eq(dp_run_file_open(scratch("none"), &file, &err), DP_ERROR_IO);
+    ck_assert(dp_file_is_damaged(&err));
+    ck_assert_int_eq(dp_run_file_open(scratch_directory, &file, &err), DP_ERROR_IO);
+    ck_assert(dp_file_is_damaged(&err));
+    const rlim_t most = limit.rlim_cur;
+    limit.rlim_cur = 3;
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    dp_status status = dp_run_file_open(scratch("state"), &file, &err);
+    limit.rlim_cur = most;
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    ck_assert_int_eq(status, DP_ERROR_IO);
+    assert_says("Too many open files");
+    ck_assert(!dp_file_is_damaged(&err));
 }
 END_TEST
 
@@ -560,6 +646,9 @@ int main(int argc, char **argv)
     tcase_add_test(t, a_description_is_not_trusted);
     t = add_case(s, "directory");
     tcase_add_test(t, a_directory_is_locked_and_cleared_of_checkpoints_alone);
+    tcase_add_test(t, a_marker_that_is_of_no_use_is_done_without);
+    tcase_add_test(t, states_that_were_to_go_do_not_count);
+    tcase_add_test(t, what_cannot_be_read_now_is_not_damaged);
     tcase_add_test(t, the_newest_state_is_the_one_that_was_completed);
     tcase_add_test(t, old_epochs_are_pruned_by_number);
     t = add_case(s, "log");
