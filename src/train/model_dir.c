@@ -173,7 +173,9 @@ static dp_status lock(dp_model_dir *dir, dp_error *err)
     dp_status status = DP_OK;
     dir->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (dir->lock < 0)
-        status = dp_fail(err, DP_ERROR_IO, "cannot write '%s': %s", path, strerror(errno));
+        status = dp_fail(err, DP_ERROR_IO,
+                         "cannot write '%s': %s; --model-dir needs a directory that can be written", path,
+                         strerror(errno));
     else if (flock(dir->lock, LOCK_EX | LOCK_NB) != 0)
         status =
             errno == EWOULDBLOCK

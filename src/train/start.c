@@ -9,6 +9,8 @@
 #include "io/file.h"
 #include "train/trainer.h"
 
+static const char best_name[] = "model_best.safetensors";
+
 static void tell(const dp_trainer *t, void (*to)(void *user, const char *text), const char *format,
                  va_list args)
 {
@@ -147,6 +149,16 @@ static dp_status check_save(const char *path, dp_error *err)
     return DP_OK;
 }
 
+/* So that a directory that has become read-only is known before the first checkpoint is due. */
+static dp_status check_model_dir(const dp_trainer *t, dp_error *err)
+{
+    char *path;
+    DP_TRY(dp_model_dir_file(t->dir.path, best_name, &path, err));
+    dp_status status = check_save(path, err);
+    dp_free(path);
+    return status;
+}
+
 static dp_status find_log(dp_trainer *t, dp_error *err)
 {
     const dp_train_config *c = t->config;
@@ -182,6 +194,8 @@ dp_status dp_trainer_locate(dp_trainer *t, dp_error *err)
     memcpy(t->samples_before, t->state.device_samples, sizeof t->samples_before);
     if (c->report && !t->log_path)
         return dp_fail(err, DP_ERROR_USAGE, "a report is made from the log, and this run has none");
+    if (c->model_dir)
+        DP_TRY(check_model_dir(t, err));
     const char *const outputs[] = {c->save, c->report};
     for (int i = 0; i < 2; i++)
         if (outputs[i])
@@ -212,11 +226,10 @@ static dp_status fill_engine(dp_trainer *t, dp_error *err)
 /* The model_best of the run that continues here stays the best until a better one comes. */
 static dp_status bring_best(const dp_trainer *t, dp_error *err)
 {
-    static const char name[] = "model_best.safetensors";
     char *from = NULL, *to = NULL;
-    dp_status status = dp_model_dir_file(t->resumed_from, name, &from, err);
+    dp_status status = dp_model_dir_file(t->resumed_from, best_name, &from, err);
     if (status == DP_OK)
-        status = dp_model_dir_file(t->dir.path, name, &to, err);
+        status = dp_model_dir_file(t->dir.path, best_name, &to, err);
     if (status == DP_OK && dp_file_exists(from))
         status = dp_file_copy(from, to, err);
     dp_free(from);

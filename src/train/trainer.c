@@ -6,6 +6,7 @@
 #include "base/memory.h"
 #include "base/thread.h"
 #include "dptrain/report.h"
+#include "io/file.h"
 #include "train/trainer.h"
 
 dp_train_config dp_train_defaults(void)
@@ -337,6 +338,17 @@ static dp_status close_trace(dp_trainer *t, dp_status status, dp_error *err)
     return DP_OK;
 }
 
+/* The log of a run that was finished before may be gone, or damaged and moved aside. */
+static dp_status write_report(const dp_trainer *t, dp_error *err)
+{
+    if (t->summary->finished && !dp_file_exists(t->log_path))
+        return dp_fail(err, DP_ERROR_IO,
+                       "cannot write '%s': the log of the finished run is not at '%s' any more; leave out "
+                       "--report, or train again with --overwrite",
+                       t->config->report, t->log_path);
+    return dp_report_write(t->log_path, t->config->report, err);
+}
+
 dp_status dp_train(dp_context *context, const dp_model *model, dp_model_state *state, const dp_dataset *train,
                    const dp_dataset *valid, const dp_train_config *config, const dp_train_observer *observer,
                    dp_train_summary *summary, dp_error *err)
@@ -364,7 +376,7 @@ dp_status dp_train(dp_context *context, const dp_model *model, dp_model_state *s
     if (status == DP_OK)
         status = run(&t, err);
     if (status == DP_OK && config->report)
-        status = dp_report_write(t.log_path, config->report, err);
+        status = write_report(&t, err);
     close_run(&t);
     return close_trace(&t, status, err);
 }

@@ -1,6 +1,7 @@
 /* The model directory and the log: who may write where, and what survives a failure. */
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -60,7 +61,8 @@ START_TEST(a_directory_that_holds_checkpoints_is_not_overwritten_by_chance)
     ck_assert(!file_exists("model/model_epoch_2.safetensors"));
     ck_assert(file_exists("model/model_epoch_1.safetensors"));
     /* nor by one that finds nothing to continue from */
-    ck_assert_int_eq(unlink("model/resume.json"), 0);
+    assert_succeeds(dptrain_shell("exec rm model/resume.json model/resume_state_4.safetensors "
+                                  "model/resume_state_8.safetensors # %s"));
     assert_fails(dptrain(SMALL), 2, "'model' already holds a checkpoint (model_");
     ck_assert(file_exists("model/model_epoch_1.safetensors"));
 }
@@ -75,6 +77,43 @@ START_TEST(one_run_at_a_time_uses_a_directory)
     assert_fails(dptrain(SMALL), 1, "another run is using 'model'");
     close(lock);
     assert_succeeds(dptrain(SMALL));
+}
+END_TEST
+
+static int entries_of(const char *directory)
+{
+    char line[256];
+    snprintf(line, sizeof line, "exec sh -c 'ls -A %s | wc -l' # %%s", directory);
+    return atoi(dptrain_shell(line)->out);
+}
+
+START_TEST(a_directory_that_cannot_be_written_is_an_error)
+{
+    ck_assert_int_eq(mkdir("ro", 0555), 0);
+    assert_fails(dptrain_without_power(SMALL "--model-dir ro"), 1,
+                 "cannot write 'ro/.lock': Permission denied; --model-dir needs a directory that can be "
+                 "written");
+    assert_fails(dptrain_without_power(SMALL "--model-dir ro/in/it"), 1,
+                 "cannot create directory 'ro/in/it': Permission denied");
+    assert_fails(dptrain_without_power(SMALL "--log ro/log"), 1, "cannot write 'ro/log': Permission denied");
+    assert_fails(dptrain_without_power(SMALL "--save ro/w"), 1, "cannot write 'ro/w': Permission denied");
+    ck_assert_int_eq(entries_of("ro"), 0);
+    ck_assert(!file_exists("model"));
+    /* a run whose directory has become so stays as it is, and can be continued in another */
+    assert_succeeds(dptrain(SMALL "--model-dir old"));
+    int entries = entries_of("old");
+    ck_assert_int_eq(chmod("old", 0555), 0);
+    assert_fails(dptrain_without_power(SMALL "--n-epoch 3 --model-dir old"), 1,
+                 "cannot write 'old/model_best.safetensors': Permission denied");
+    json_t *all = read_log("old/log.jsonl", NULL); /* it was found before the first step */
+    ck_assert_str_eq(string_of(at(all, -1), "event"), "end");
+    json_decref(all);
+    ck_assert_int_eq(unlink("old/.lock"), 0);
+    assert_fails(dptrain_without_power(SMALL "--n-epoch 3 --model-dir old"), 1, "cannot write 'old/.lock'");
+    ck_assert_int_eq(entries_of("old"), entries - 1);
+    assert_succeeds(dptrain_without_power(SMALL "--n-epoch 3 --resume old --model-dir new"));
+    assert_succeeds(dptrain(SMALL "--n-epoch 3 --model-dir whole"));
+    assert_same_file("whole/model_epoch_2.safetensors", "new/model_epoch_2.safetensors");
 }
 END_TEST
 
@@ -172,6 +211,7 @@ Suite *files_suite(void)
     tcase_add_test(c, the_best_is_that_of_the_lowest_validation_loss);
     tcase_add_test(c, a_directory_that_holds_checkpoints_is_not_overwritten_by_chance);
     tcase_add_test(c, one_run_at_a_time_uses_a_directory);
+    tcase_add_test(c, a_directory_that_cannot_be_written_is_an_error);
     tcase_add_test(c, a_file_in_the_place_of_the_directory_is_an_error);
     tcase_add_test(c, a_full_disk_ends_the_run_and_spoils_no_checkpoint);
     tcase_add_test(c, names_that_are_not_text_are_logged_as_far_as_they_go);

@@ -90,6 +90,14 @@ static const run *spawn(char *const *argv)
 
 enum { MAX_ARGUMENTS = 100 };
 
+const run *dptrain_without_power(const char *arguments)
+{
+    char line[1024];
+    snprintf(line, sizeof line, "exec %s %%s %s",
+             geteuid() == 0 ? "setpriv --bounding-set=-dac_override,-dac_read_search" : "", arguments);
+    return dptrain_shell(line);
+}
+
 const run *dptrain_args(const char *const *args)
 {
     char *argv[MAX_ARGUMENTS + 2] = {program};

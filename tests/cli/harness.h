@@ -25,6 +25,8 @@ typedef struct run {
 const run *dptrain(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* The same with its streams redirected by the shell ("%s" in `shell` stands for the program). */
 const run *dptrain_shell(const char *shell);
+/* As one whom the modes of files concern: root without its power over them, else the user. */
+const run *dptrain_without_power(const char *arguments);
 /* One argument a string, NULL at the end. */
 const run *dptrain_args(const char *const *args);
 

@@ -475,6 +475,26 @@ START_TEST(a_damaged_log_is_moved_aside)
 }
 END_TEST
 
+/* Of the finished run, which has nothing to log any more: a page cannot be made of what there is not. */
+START_TEST(a_report_needs_the_log_of_the_finished_run)
+{
+    assert_succeeds(dptrain(RUN));
+    if (_i == 0)
+        flip("model/log.jsonl", 1);
+    else
+        ck_assert_int_eq(unlink("model/log.jsonl"), 0);
+    const run *r = dptrain(RUN "--report page.html --save final");
+    ck_assert_int_eq(r->code, 1);
+    assert_contains(r->err,
+                    "dptrain: error: cannot write 'page.html': the log of the finished run is not at "
+                    "'model/log.jsonl' any more; leave out --report, or train again with --overwrite\n");
+    ck_assert_int_eq(strncmp(r->err, "warning: 'model/log.jsonl' is damaged", 36) == 0, _i == 0);
+    ck_assert(!file_exists("page.html"));
+    ck_assert(file_exists("final"));
+    assert_succeeds(dptrain(RUN));
+}
+END_TEST
+
 START_TEST(the_log_of_another_run_keeps_its_events)
 {
     assert_succeeds(dptrain(RUN "--model-dir other --seed 1"));
@@ -653,15 +673,6 @@ START_TEST(a_run_continues_from_whatever_is_sound)
 }
 END_TEST
 
-/* Runs as one whom the modes of files concern: root without its power over them, else the user. */
-static const run *without_power(const char *arguments)
-{
-    char line[1024];
-    snprintf(line, sizeof line, "exec %s %%s %s",
-             geteuid() == 0 ? "setpriv --bounding-set=-dac_override,-dac_read_search" : "", arguments);
-    return dptrain_shell(line);
-}
-
 /* A file that may not be read is not lost: going back to an older state would lose what it holds. */
 START_TEST(a_state_that_may_not_be_read_is_no_damage)
 {
@@ -670,7 +681,7 @@ START_TEST(a_state_that_may_not_be_read_is_no_damage)
     assert_succeeds(dptrain(RUN "--save final"));
     ck_assert_int_eq(chmod(names[_i], 0), 0);
     snprintf(text, sizeof text, "error: cannot read '%s': Permission denied\n", names[_i]);
-    assert_fails(without_power(RUN), 1, text);
+    assert_fails(dptrain_without_power(RUN), 1, text);
     ck_assert_int_eq(chmod(names[_i], 0644), 0);
     assert_succeeds(dptrain(RUN "--save again"));
     assert_same_file("final", "again");
@@ -721,6 +732,7 @@ Suite *resume_suite(void)
     tcase_add_loop_test(c, what_is_in_the_way_of_a_file_is_found_at_once, 0, 6);
     tcase_add_loop_test(c, a_log_that_is_no_log_is_moved_aside, 0, 2);
     tcase_add_test(c, a_damaged_log_is_moved_aside);
+    tcase_add_loop_test(c, a_report_needs_the_log_of_the_finished_run, 0, 2);
     tcase_add_test(c, the_log_of_another_run_keeps_its_events);
     tcase_add_test(c, what_follows_a_checkpoint_in_the_log_is_cut);
     tcase_add_loop_test(c, a_damaged_state_gives_way_to_the_one_before, 0, 7);
