@@ -240,7 +240,8 @@ const char *dp_memory_purpose(int purpose); /* "parameters", "gradients", ... */
 typedef struct dp_device_report {
     char device[24];      /* "cpu:0" */
     int64_t samples;      /* trained on */
-    double busy_fraction; /* of the time spent in training steps */
+    int64_t steps;        /* batches that this engine trained on */
+    double busy_fraction; /* of the time that they took */
     uint64_t peak_bytes[DP_PURPOSES];
     uint64_t peak_total_bytes;
     uint64_t allocations; /* calls to the device's allocator so far */

@@ -143,6 +143,14 @@ char *dp_format_count(int64_t n, char *buffer, size_t size)
     return buffer;
 }
 
+char *dp_format_rate(double rate, char *buffer, size_t size)
+{
+    if (rate >= 99.95 && rate < 9e15)
+        return dp_format_count((int64_t)(rate + 0.5), buffer, size);
+    snprintf(buffer, size, "%.*f", rate >= 9.995 ? 1 : 2, rate);
+    return buffer;
+}
+
 char *dp_format_bytes(uint64_t bytes, char *buffer, size_t size)
 {
     static const char *const units[] = {"kB", "MB", "GB", "TB", "PB", "EB"};

@@ -19,6 +19,15 @@ bool dp_is_utf8(const char *text);
 /* 1,234,567 style grouping; returns buffer. */
 char *dp_format_count(int64_t n, char *buffer, size_t size);
 
+/* What a noun that is counted ends in: "" or "s". */
+static inline const char *dp_s(int64_t n)
+{
+    return n == 1 ? "" : "s";
+}
+
+/* A rate to three digits at least: 1.41, 14.1, 141, 1,410; returns buffer. */
+char *dp_format_rate(double rate, char *buffer, size_t size);
+
 /* 12.3 MB style bytes, decimal units; returns buffer. */
 char *dp_format_bytes(uint64_t bytes, char *buffer, size_t size);
 

@@ -236,6 +236,7 @@ static dp_status measure(bench *b, bool compare, dp_bench_row *out, dp_error *er
         DP_TRY(dp_engine_report(b->sides[1].engine, k, &now, err));
         out->device[k].busy_fraction = now.busy_fraction;
         out->device[k].samples = now.samples;
+        out->device[k].steps = now.steps;
     }
     return DP_OK;
 }

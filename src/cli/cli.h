@@ -210,8 +210,12 @@ void cli_live_erase(int *lines);
 
 /* What each device did, and the verdict. */
 void cli_print_summary(const dp_train_summary *summary, const dp_engine_config *config);
-/* "activations 10.0 MB, parameters 6.7 MB": the two purposes that take most; returns buffer. */
-char *cli_most_memory(const dp_device_report *report, char *buffer, size_t size);
+/* "activations 10.0 MB, parameters 6.7 MB": the two purposes that take most, or one where two would need more
+ * columns; returns buffer. */
+char *cli_most_memory(const dp_device_report *report, int columns, char *buffer, size_t size);
+/* To stdout, in lines of at most 80 columns: those after the first are indented by two more. */
+enum { CLI_COLUMNS = 80 };
+void cli_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* ---- commands: of the whole command line; each returns DP_OK or describes its failure ---- */
 

@@ -100,10 +100,20 @@ static int devices(const benchmark *b)
     return b->config.engine.device_count;
 }
 
+/* Two decimals, or as many as the columns have room for. */
+static void print_ms(double ms, int columns)
+{
+    int digits = 2;
+    while (digits > 0 && snprintf(NULL, 0, "%.*f", digits, ms) > columns)
+        digits--;
+    printf("%*.*f", columns, digits, ms);
+}
+
 static void print_times(const benchmark *b)
 {
-    printf("model %s, %s scaling, %d steps each, in turns; medians (quartiles)\n\n", dp_model_name(b->model),
-           b->config.weak ? "weak" : "strong", b->config.steps);
+    cli_say("model %s, %s scaling, %d step%s each, in turns; medians (quartiles)", dp_model_name(b->model),
+            b->config.weak ? "weak" : "strong", b->config.steps, dp_s(b->config.steps));
+    printf("\n");
     char all[32];
     snprintf(all, sizeof all, "%d devices, ms/step", devices(b));
     printf("%6s %-20s %-20s %10s %8s %10s\n", "batch", "one device, ms/step", all, "samples/s", "speed-up",
@@ -116,11 +126,11 @@ static void print_times(const benchmark *b)
             char range[32];
             int digits = times[s]->high_ms < 10 ? 2 : times[s]->high_ms < 100 ? 1 : 0;
             snprintf(range, sizeof range, "(%.*f-%.*f)", digits, times[s]->low_ms, digits, times[s]->high_ms);
-            printf("%7.2f %-12s ", times[s]->ms_per_step, range);
+            print_ms(times[s]->ms_per_step, 7);
+            printf(" %-12s ", range);
         }
         char rate[32];
-        printf("%10s %8.2f %8.0f %%\n",
-               dp_format_count((int64_t)(r->parallel.samples_per_second + 0.5), rate, sizeof rate),
+        printf("%10s %8.2f %8.0f %%\n", dp_format_rate(r->parallel.samples_per_second, rate, sizeof rate),
                r->speedup, 100 * r->efficiency);
     }
     for (int i = 0; i < b->count; i++)
@@ -128,8 +138,8 @@ static void print_times(const benchmark *b)
             printf("a batch of %lld leaves %d of %d devices without samples\n",
                    (long long)b->rows[i].batch_size, devices(b) - b->rows[i].used, devices(b));
     if (b->config.weak)
-        printf("the single device, %s, trains on its share of each batch; speed-up is by samples/s\n",
-               b->first);
+        cli_say("the single device, %s, trains on its share of each batch; speed-up is by samples/s",
+                b->first);
 }
 
 static void print_phases(const benchmark *b)
@@ -149,7 +159,8 @@ static void print_phases(const benchmark *b)
             for (int p = 0; p < DP_PHASES; p++) {
                 int width = (int)strlen(dp_phase_name((dp_phase)p));
                 int least = p == DP_PHASE_WAIT || p == DP_PHASE_LOSS ? 5 : 7;
-                printf(" %*.2f", width > least ? width : least, ms[p]);
+                printf(" ");
+                print_ms(ms[p], width > least ? width : least);
             }
             printf("\n");
         }
@@ -157,14 +168,15 @@ static void print_phases(const benchmark *b)
 
 static void print_devices(const benchmark *b)
 {
-    printf("\n%6s  %-8s %7s %12s  %s\n", "batch", "device", "idle", "peak memory", "most of it");
+    printf("\n%6s  %-8s %5s %11s  %s\n", "batch", "device", "idle", "peak memory", "most of it");
     for (int i = 0; i < b->count; i++)
         for (int k = 0; k < b->rows[i].devices; k++) {
             const dp_device_report *r = &b->rows[i].device[k];
             char total[32], most[96];
-            printf("%6lld  %-8s %5.0f %% %12s  %s\n", (long long)b->rows[i].batch_size, r->device,
-                   100 * (1 - r->busy_fraction), dp_format_bytes(r->peak_total_bytes, total, sizeof total),
-                   cli_most_memory(r, most, sizeof most));
+            int used = printf("%6lld  %-8s %3.0f %% %11s  ", (long long)b->rows[i].batch_size, r->device,
+                              100 * (1 - r->busy_fraction),
+                              dp_format_bytes(r->peak_total_bytes, total, sizeof total));
+            printf("%s\n", cli_most_memory(r, CLI_COLUMNS - used, most, sizeof most));
         }
 }
 
@@ -182,10 +194,11 @@ static void print_verdict(const benchmark *b)
             continue;
         double share = b->config.weak ? 1 : 1.0 / devices(b), ms;
         dp_phase phase = dp_bench_costliest_phase(r, b->config.weak, &ms);
-        printf("batch %lld loses to one device: %s eats the gain, %.2f of the\n"
-               "  %.2f ms beyond an even share of the single device's time\n",
-               (long long)r->batch_size, dp_phase_name(phase), ms,
-               r->parallel.ms_per_step - share * r->single.ms_per_step);
+        cli_say("batch %lld loses to one device: %s eats the gain, %.2f ms a step beyond %s; all phases "
+                "together %.2f ms",
+                (long long)r->batch_size, dp_phase_name(phase), ms,
+                b->config.weak ? "the single device's" : "an even share of the single device's",
+                r->parallel.ms_per_step - share * r->single.ms_per_step);
     }
     if (b->proves_nothing)
         printf("these devices share hardware or are emulated: the times prove nothing\n");

@@ -77,22 +77,22 @@ static dp_status look(listing *l, const dp_engine_config *config, dp_error *err)
 
 static void print_table(const listing *l)
 {
+    enum { WIDEST = CLI_COLUMNS - 37 }; /* --json has longer names whole */
     int width = 4;
     for (int k = 0; k < l->count; k++)
         if ((int)strlen(l->info[k].name) > width)
             width = (int)strlen(l->info[k].name);
-    printf("%-8s %-*s %7s %9s %9s%s\n", "device", width, "name", l->cuda ? "SMs" : "threads", "memory",
-           "free", l->cuda ? "  PCI bus id       UUID" : "");
+    width = width > WIDEST ? WIDEST : width;
+    printf("%-8s %-*s %7s %9s %9s\n", "device", width, "name", l->cuda ? "SMs" : "threads", "memory", "free");
     for (int k = 0; k < l->count; k++) {
         const dp_device_info *d = &l->info[k];
         char memory[32], available[32] = "unknown";
         if (l->knows_free[k])
             dp_format_bytes(l->free_bytes[k], available, sizeof available);
-        printf("%-8s %-*s %7d %9s %9s", d->label, width, d->name, d->multiprocessors,
+        printf("%-8s %-*.*s %7d %9s %9s\n", d->label, width, width, d->name, d->multiprocessors,
                dp_format_bytes(d->memory_bytes, memory, sizeof memory), available);
         if (l->cuda)
-            printf("  %-16s %s", d->bus_id, d->uuid);
-        printf("\n");
+            cli_say("%8s PCI bus id %s, UUID %s", "", d->bus_id, d->uuid);
     }
 }
 
@@ -105,19 +105,16 @@ static void print_link(const dp_link *link, bool broken)
     printf(" %11s", cell);
 }
 
-static void print_links(const listing *l)
+/* Columns `first` up to `end` of the table; returns whether one of them is damaged. */
+static bool print_links_to(const listing *l, int first, int end)
 {
     bool damaged = false;
-    if (l->count == 1) {
-        printf("\none device: there are no links\n");
-        return;
-    }
-    printf("\npeer access, and copies in GB/s, from the device on the left:\n%-8s", "");
-    for (int to = 0; to < l->count; to++)
+    printf("%-8s", "");
+    for (int to = first; to < end; to++)
         printf(" %11s", l->info[to].label);
     for (int from = 0; from < l->count; from++) {
         printf("\n%-8s", l->info[from].label);
-        for (int to = 0; to < l->count; to++)
+        for (int to = first; to < end; to++)
             if (to == from)
                 printf(" %11s", "-");
             else {
@@ -126,13 +123,27 @@ static void print_links(const listing *l)
             }
     }
     printf("\n");
+    return damaged;
+}
+
+static void print_links(const listing *l)
+{
+    enum { ABREAST = (CLI_COLUMNS - 8) / 12 };
+    bool damaged = false;
+    if (l->count == 1) {
+        printf("\none device: there are no links\n");
+        return;
+    }
+    printf("\npeer access, and copies in GB/s, from the device on the left:\n");
+    for (int first = 0; first < l->count; first += ABREAST)
+        damaged |= print_links_to(l, first, first + ABREAST < l->count ? first + ABREAST : l->count);
     if (damaged)
         printf("damaged: what arrived is not what was sent; do not train over this link\n");
     for (int i = 0; i < l->broken_count; i++)
-        printf("broken: %s and %s: %s; what they send each other goes through host memory\n",
-               l->info[l->broken[i].a].label, l->info[l->broken[i].b].label, l->broken[i].why);
+        cli_say("broken: %s and %s: %s; what they send each other goes through host memory",
+                l->info[l->broken[i].a].label, l->info[l->broken[i].b].label, l->broken[i].why);
     if (l->broken_count)
-        printf("  %s\n", cli_broken_link_hint);
+        cli_say("  %s", cli_broken_link_hint);
 }
 
 static void print_text(const listing *l)

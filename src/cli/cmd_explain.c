@@ -167,15 +167,21 @@ dp_status explain_find_devices(const cli_options *o, int most, explain_devices *
     return look(&options, most, out, err);
 }
 
-void explain_print_devices(const explain_devices *d)
+char *explain_devices_text(const explain_devices *d, char *buffer, size_t size)
 {
-    printf("on ");
-    if (d->count <= 4)
-        for (int k = 0; k < d->count; k++)
-            printf("%s%s", k == 0 ? "" : k + 1 == d->count ? " and " : ", ", d->label[k]);
-    else
-        printf("%d devices, %s to %s", d->count, d->label[0], d->label[d->count - 1]);
-    printf(" (%s)", d->name);
+    size_t used = 0;
+    if (d->count > 4)
+        used = (size_t)snprintf(buffer, size, "%d devices, %s to %s", d->count, d->label[0],
+                                d->label[d->count - 1]);
+    for (int k = 0; d->count <= 4 && k < d->count && used < size; k++)
+        used += (size_t)snprintf(buffer + used, size - used, "%s%s",
+                                 k == 0              ? ""
+                                 : k + 1 == d->count ? " and "
+                                                     : ", ",
+                                 d->label[k]);
+    if (used < size)
+        snprintf(buffer + used, size - used, " (%s)", d->name);
+    return buffer;
 }
 
 void explain_warn(const explain_devices *d)
@@ -184,27 +190,15 @@ void explain_warn(const explain_devices *d)
         printf("note: these devices share hardware or are emulated: the times prove nothing\n");
 }
 
-int explain_bar(double value, double full, int width)
+int explain_bar(int lead, double value, double full, int width)
 {
     int length = full > 0 ? (int)lround(value / full * width) : 0;
     length = length < 0 ? 0 : length > width ? width : length;
+    if (length > 0)
+        printf("%*s", lead, "");
     for (int i = 0; i < length; i++)
         putchar('#');
     return length;
-}
-
-void explain_say(const char *label, const char *text)
-{
-    int column = printf("%s:", label);
-    while (*text) {
-        int length = (int)strcspn(text, " ");
-        if (column + 1 + length > 80)
-            column = printf("\n ") - 1;
-        column += printf(" %.*s", length, text);
-        text += length;
-        text += *text == ' ';
-    }
-    printf("\n");
 }
 
 dp_status explain_json(json_t *json, dp_error *err)

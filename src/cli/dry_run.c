@@ -19,8 +19,8 @@ static void print_model(const dp_model *model)
 {
     char count[32];
     int64_t shape[3];
-    printf("model %s: %s parameters, input ", dp_model_name(model),
-           dp_format_count(dp_model_elements(model), count, sizeof count));
+    printf("model %s: %s parameter%s, input ", dp_model_name(model),
+           dp_format_count(dp_model_elements(model), count, sizeof count), dp_s(dp_model_elements(model)));
     int rank = dp_model_input_shape(model, shape);
     print_shape(rank, shape);
     printf(", output ");
@@ -43,12 +43,15 @@ static void print_batch(const char *what, int64_t samples, const dp_engine_confi
     if (samples < 1)
         return;
     dp_split_batch(e->split, e->shares, e->device_count, samples, sizes);
-    printf("%s of %lld:", what, (long long)samples);
-    for (int k = 0; k < e->device_count; k++)
-        printf("%s %lld", k ? "," : "", (long long)sizes[k]);
-    printf("\n");
+    char text[64 + 16 * DP_ENGINE_MAX_DEVICES];
+    int used = snprintf(text, sizeof text, "%s of %lld:", what, (long long)samples);
+    for (int k = 0; k < e->device_count && used < (int)sizeof text; k++)
+        used +=
+            snprintf(text + used, sizeof text - (size_t)used, "%s %lld", k ? "," : "", (long long)sizes[k]);
+    cli_say("%s", text);
 }
 
+/* Of devices side by side. */
 static void print_memory(const dp_device_report *reports, int devices)
 {
     char bytes[32];
@@ -82,7 +85,9 @@ dp_status cli_dry_run(dp_context *context, const dp_model *model, const dp_datas
     printf("\nsplit over %d device%s\n", devices, devices == 1 ? "" : "s");
     print_batch("  a batch", samples < config->batch_size ? 0 : config->batch_size, &config->engine);
     print_batch("  the last", config->drop_last ? 0 : tail, &config->engine);
-    print_memory(reports, devices);
+    enum { ABREAST = (CLI_COLUMNS - 18) / 12 };
+    for (int k = 0; k < devices; k += ABREAST)
+        print_memory(&reports[k], devices - k < ABREAST ? devices - k : ABREAST);
     return DP_OK;
 }
 

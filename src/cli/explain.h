@@ -26,17 +26,17 @@ typedef struct explain_devices {
 /* Those that were asked for, or all, at most `most`. Where there is one alone and nobody said how many there
  * should be, it is made into two. */
 dp_status explain_find_devices(const cli_options *o, int most, explain_devices *out, dp_error *err);
-/* "on cpu:0 and cpu:1 (name)". */
-void explain_print_devices(const explain_devices *d);
+/* "cpu:0 and cpu:1 (name)"; returns buffer. */
+enum { EXPLAIN_DEVICES_SIZE = 256 };
+char *explain_devices_text(const explain_devices *d, char *buffer, size_t size);
 void explain_warn(const explain_devices *d); /* if times prove nothing: a line that says so */
 
 /* A value for an option that was not given. */
 void explain_default(cli_options *o, cli_option option, const char *value);
 
-/* A bar of value / full of so many columns; returns its length. */
-int explain_bar(double value, double full, int width);
-/* "label: text" in lines of at most 80 columns, those after the first indented. */
-void explain_say(const char *label, const char *text);
+/* After `lead` blanks a bar of value / full of so many columns; nothing where it has no length, which is
+ * returned. */
+int explain_bar(int lead, double value, double full, int width);
 dp_status explain_json(json_t *json, dp_error *err); /* to stdout; takes it over */
 
 #endif

@@ -177,13 +177,11 @@ static void judge(const accumulation *a, char *text, size_t size)
     double ratio = window_ms(a, each) / window_ms(a, window);
     snprintf(text, size,
              "an update every %lld batches saves %.0f %% of the transfers and makes the same batches %.2f "
-             "times as "
-             "%s here; but the same samples give %lld updates instead of %lld, and a held-out loss of %.4f "
-             "instead "
-             "of %.4f",
+             "times as %s here; but the same samples give %lld update%s instead of %lld, and a held-out loss "
+             "of %.4f instead of %.4f",
              (long long)a->window, 100 * (1 - moved_bytes(a, window) / moved_bytes(a, each)),
              ratio >= 1 ? ratio : 1 / ratio, ratio >= 1 ? "fast" : "slow", (long long)window->updates,
-             (long long)each->updates, window->loss, each->loss);
+             dp_s(window->updates), (long long)each->updates, window->loss, each->loss);
 }
 
 static void print_way(const accumulation *a, const way *w, double full)
@@ -193,9 +191,9 @@ static void print_way(const accumulation *a, const way *w, double full)
         snprintf(label, sizeof label, "every batch");
     else
         snprintf(label, sizeof label, "every %d batches", w->batches);
-    printf("  %-17s %9.3f %9.3f %10s  ", label, window_ms(a, w), moving_ms(a, w),
+    printf("  %-17s %9.3f %9.3f %10s", label, window_ms(a, w), moving_ms(a, w),
            dp_format_bytes((uint64_t)moved_bytes(a, w), bytes, sizeof bytes));
-    explain_bar(window_ms(a, w), full, 24);
+    explain_bar(2, window_ms(a, w), full, 24);
     printf("\n");
 }
 
@@ -203,10 +201,11 @@ static void print_text(const accumulation *a, const char *verdict)
 {
     const way *each = &a->ways[0], *window = &a->ways[1];
     double full = window_ms(a, each) > window_ms(a, window) ? window_ms(a, each) : window_ms(a, window);
-    printf("What does accumulating gradients save, and what does it cost?\n\n%s, batches of %lld,\n",
-           dp_model_name(a->model), (long long)a->batch);
-    explain_print_devices(&a->devices);
-    printf("\n\nof %lld batches, measured (bytes: computed from the size of the model):\n"
+    char devices[EXPLAIN_DEVICES_SIZE];
+    printf("What does accumulating gradients save, and what does it cost?\n\n");
+    cli_say("%s, batches of %lld, on %s", dp_model_name(a->model), (long long)a->batch,
+            explain_devices_text(&a->devices, devices, sizeof devices));
+    printf("\nof %lld batches, measured (bytes: computed from the size of the model):\n"
            "  %-17s %9s %9s %10s\n",
            (long long)a->window, "update", "time, ms", "moving", "moved");
     print_way(a, each, full);
@@ -218,15 +217,16 @@ static void print_text(const accumulation *a, const char *verdict)
            (long long)a->batch * TRAINED_BATCHES, learning_rate, HELD_OUT);
     double worst = each->loss > window->loss ? each->loss : window->loss;
     for (int i = 0; i < 2; i++) {
-        printf("  %4lld updates      %9.4f  ", (long long)a->ways[i].updates, a->ways[i].loss);
-        explain_bar(a->ways[i].loss, worst, 40);
+        printf("  %4lld update%-6s %9.4f", (long long)a->ways[i].updates, dp_s(a->ways[i].updates),
+               a->ways[i].loss);
+        explain_bar(2, a->ways[i].loss, worst, 40);
         printf("\n");
     }
     printf("\n");
-    explain_say("verdict", verdict);
-    explain_say("what to do",
-                "accumulate where the batch that you want does not fit or transfers dominate, and raise the "
-                "learning rate with the batch; else a larger --batch-size saves the same");
+    cli_say("verdict: %s", verdict);
+    cli_say("what to do: %s",
+            "accumulate where the batch that you want does not fit or transfers dominate, and raise the "
+            "learning rate with the batch; else a larger --batch-size saves the same");
     explain_warn(&a->devices);
 }
 

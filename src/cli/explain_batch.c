@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/text.h"
 #include "cli/explain.h"
 
 enum { MAX_BATCHES = 32 };
@@ -64,10 +65,10 @@ static void judge(const ladder *l, char *text, size_t size)
                              l->devices.count)
                   : snprintf(text, size, "%d devices do not beat one for good here, up to the largest batch",
                              l->devices.count);
-    snprintf(
-        text + n, size - (size_t)n,
-        "; with %lld samples %s takes most of what keeps a step from an even share of one device's, %.2f ms",
-        (long long)small->batch_size, dp_phase_name(phase), ms);
+    snprintf(text + n, size - (size_t)n,
+             "; with %lld sample%s %s takes most of what keeps a step from an even share of one device's, "
+             "%.2f ms",
+             (long long)small->batch_size, dp_s(small->batch_size), dp_phase_name(phase), ms);
 }
 
 static void print_text(const ladder *l, const char *verdict)
@@ -76,26 +77,27 @@ static void print_text(const ladder *l, const char *verdict)
     for (int i = 0; i < l->count; i++)
         most = l->rows[i].speedup > most ? l->rows[i].speedup : most;
     int width = 28, one = (int)(1 / most * width + 0.5);
-    printf("When does a second device slow training down?\n\n%s, %d steps each, in turns,\n",
-           dp_model_name(l->model), l->config.steps);
-    explain_print_devices(&l->devices);
-    printf("\n\n  %6s %12s %12s %9s  up to | is one device's speed\n", "batch", "one, ms", "all, ms",
+    char devices[EXPLAIN_DEVICES_SIZE];
+    printf("When does a second device slow training down?\n\n");
+    cli_say("%s, %d step%s each, in turns, on %s", dp_model_name(l->model), l->config.steps,
+            dp_s(l->config.steps), explain_devices_text(&l->devices, devices, sizeof devices));
+    printf("\n  %6s %12s %12s %9s  up to | is one device's speed\n", "batch", "one, ms", "all, ms",
            "speed-up");
     for (int i = 0; i < l->count; i++) {
         const dp_bench_row *r = &l->rows[i];
         printf("  %6lld %12.3f %12.3f %9.2f  ", (long long)r->batch_size, r->single.ms_per_step,
                r->parallel.ms_per_step, r->speedup);
-        int length = explain_bar(r->speedup < 1 ? r->speedup : 1, 1, one);
+        int length = explain_bar(0, r->speedup < 1 ? r->speedup : 1, 1, one);
         printf("%*s|", one - length, "");
-        explain_bar(r->speedup > 1 ? r->speedup - 1 : 0, most - 1, width - one);
+        explain_bar(0, r->speedup > 1 ? r->speedup - 1 : 0, most - 1, width - one);
         printf("\n");
     }
     printf("\nComputing shrinks with the chunks; moving weights, gradients and outputs and\n"
            "handing over do not. Below some batch there is too little to share.\n\n");
-    explain_say("verdict", verdict);
-    explain_say("what to do",
-                "a larger batch (with its learning rate), fewer devices, or --accumulation-steps; "
-                "`dptrain bench` has all phases");
+    cli_say("verdict: %s", verdict);
+    cli_say("what to do: %s",
+            "a larger batch (with its learning rate), fewer devices, or --accumulation-steps; "
+            "`dptrain bench` has all phases");
     explain_warn(&l->devices);
 }
 

@@ -148,8 +148,10 @@ static dp_status prepare(imbalance *m, const cli_options *given, subject of, dp_
 
 static void name_setting(const imbalance *m, const setting *s, char *text, size_t size)
 {
+    bool long_split = strlen(m->split_text) > 30; /* of many devices */
     if (s->uneven)
-        snprintf(text, size, "--loss-mode gather --split %s", m->split_text);
+        snprintf(text, size, "--loss-mode gather --split %.*s%s", long_split ? 20 : 30, m->split_text,
+                 long_split ? "..." : "");
     else if (s == &m->settings[3])
         snprintf(text, size, "--loss-mode gather --output-device %d", m->devices.ids[s->output]);
     else
@@ -212,8 +214,43 @@ static void print_memory(const dp_device_report *r, uint64_t full, int width)
     for (int p = 0; p < DP_PURPOSES; p++) {
         sum += r->peak_bytes[p];
         for (; printed < width && (double)printed + 0.5 < (double)sum * width / (double)full; printed++)
-            putchar(letters[p]);
+            printf("%s%c", printed == 0 ? "  " : "", letters[p]);
     }
+    printf("\n");
+}
+
+/* So that five settings fit on a screen, of more than four devices the first, the last and the one with the
+ * outputs. */
+static bool is_shown(const imbalance *m, const setting *s, int k)
+{
+    int count = m->devices.count;
+    return count <= 4 || k == 0 || k == count - 1 || k == s->output;
+}
+
+static void print_setting(const imbalance *m, const setting *s, uint64_t full)
+{
+    char name[320], total[32];
+    double low = 1, high = 0;
+    uint64_t most = 0;
+    int others = 0;
+    name_setting(m, s, name, sizeof name);
+    cli_say("%s: fullest %.2f, busiest %.2f times the mean", name, s->memory_factor, s->busy_factor);
+    for (int k = 0; k < m->devices.count; k++) {
+        const dp_device_report *r = &s->row.device[k];
+        if (is_shown(m, s, k)) {
+            printf("  %-8s %7lld %3.0f %% %9s", m->devices.label[k], (long long)s->chunk[k],
+                   100 * r->busy_fraction, dp_format_bytes(r->peak_total_bytes, total, sizeof total));
+            print_memory(r, full, 42);
+            continue;
+        }
+        others++;
+        low = r->busy_fraction < low ? r->busy_fraction : low;
+        high = r->busy_fraction > high ? r->busy_fraction : high;
+        most = r->peak_total_bytes > most ? r->peak_total_bytes : most;
+    }
+    if (others > 0)
+        printf("  %d more, busy %.0f to %.0f %%, at most %s\n", others, 100 * low, 100 * high,
+               dp_format_bytes(most, total, sizeof total));
 }
 
 static void print_text(const imbalance *m, const char *verdict)
@@ -229,30 +266,18 @@ static void print_text(const imbalance *m, const char *verdict)
     int64_t shape[3], outputs = 1;
     for (int i = dp_model_output_shape(m->model, shape); i > 0; i--)
         outputs *= shape[i - 1];
-    char count[32];
-    printf("%s with %s outputs a sample, batch %lld,\n", dp_model_name(m->model),
-           dp_format_count(outputs, count, sizeof count), (long long)m->batch);
-    explain_print_devices(&m->devices);
-    printf("\n\n  %-8s %7s %5s %9s  memory by purpose\n", "device", "samples", "busy", "memory");
-    for (int i = 0; i < SETTINGS; i++) {
-        const setting *s = &m->settings[i];
-        char name[320];
-        name_setting(m, s, name, sizeof name);
-        printf("%s: fullest %.2f, busiest %.2f times the mean\n", name, s->memory_factor, s->busy_factor);
-        for (int k = 0; k < m->devices.count; k++) {
-            const dp_device_report *r = &s->row.device[k];
-            char total[32];
-            printf("  %-8s %7lld %3.0f %% %9s  ", m->devices.label[k], (long long)s->chunk[k],
-                   100 * r->busy_fraction, dp_format_bytes(r->peak_total_bytes, total, sizeof total));
-            print_memory(r, full, 42);
-            printf("\n");
-        }
-    }
+    char count[32], devices[EXPLAIN_DEVICES_SIZE];
+    cli_say("%s with %s output%s a sample, batch %lld, on %s", dp_model_name(m->model),
+            dp_format_count(outputs, count, sizeof count), dp_s(outputs), (long long)m->batch,
+            explain_devices_text(&m->devices, devices, sizeof devices));
+    printf("\n  %-8s %7s %5s %9s  memory by purpose\n", "device", "samples", "busy", "memory");
+    for (int i = 0; i < SETTINGS; i++)
+        print_setting(m, &m->settings[i], full);
     printf("Parameters Gradients Optimizer Buffers Activations Inputs outputs gathered: o\n"
            "Loss Staging Workspace\n\n");
-    explain_say("verdict", verdict);
+    cli_say("verdict: %s", verdict);
     bool even = m->settings[0].memory_factor < 1.1 && m->settings[0].busy_factor < 1.1;
-    explain_say("what to do", even
+    cli_say("what to do: %s", even
                                   ? "nothing: with this model the load is even enough"
                                   : "the criterion in the replicas (--loss-mode global keeps the loss of one "
                                     "device), another --output-device, or a smaller first share by --split");

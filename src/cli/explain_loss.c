@@ -66,8 +66,8 @@ static void judge(const averages *a, char *verdict, size_t size)
 
 static void line(const char *label, const char *samples, double loss)
 {
-    printf("  %-6s %-20s %.4f ", label, samples, loss);
-    explain_bar(loss, losses[2], 40);
+    printf("  %-6s %-20s %.4f", label, samples, loss);
+    explain_bar(1, loss, losses[2], 40);
     printf("\n");
 }
 
@@ -89,10 +89,10 @@ static void print_text(const averages *a, const char *verdict)
     line("", "mean of these two", two->loss);
     line("", "mean of all three", a->result[DP_LOSS_GLOBAL][1].loss);
     printf("\n");
-    explain_say("verdict", verdict);
-    explain_say("what to do",
-                "--loss-mode gather (PyTorch's usual way), or global, which moves less to the output "
-                "device; or batches that the number of devices divides: then all modes agree");
+    cli_say("verdict: %s", verdict);
+    cli_say("what to do: %s",
+            "--loss-mode gather (PyTorch's usual way), or global, which moves less to the output "
+            "device; or batches that the number of devices divides: then all modes agree");
 }
 
 static json_t *row_json(const void *from, int i)

@@ -147,33 +147,43 @@ static void judge(const speedup *s, char *text, size_t size)
     for (int i = 0; i < 2; i++)
         error = fabs(s->runs[i].error) > error ? fabs(s->runs[i].error) : error;
     snprintf(text, size,
-             "%d devices make this step %.2f times as fast in a star, as DataParallel's, and %.2f in a %s; "
-             "the model "
-             "was off by up to %.0f %% on this machine",
-             n, dp_cost_speedup(&s->model, DP_TOPOLOGY_STAR, n, false),
+             "%d device%s this step %.2f times as fast in a star, as DataParallel's, and %.2f in a %s; the "
+             "model was off by up to %.0f %% on this machine",
+             n, n == 1 ? " makes" : "s make", dp_cost_speedup(&s->model, DP_TOPOLOGY_STAR, n, false),
              dp_cost_speedup(&s->model, best, n, false), dp_topology_name(best), 100 * error);
+}
+
+/* From row to row twice as many devices; four times, where that would be more than a screen. */
+static int row_shift(const speedup *s)
+{
+    return s->devices > 1024 ? 2 : 1;
 }
 
 static int row_count(const speedup *s)
 {
     int rows = 0;
-    for (int64_t n = 1; n < s->devices; n *= 2)
+    for (int64_t n = 1; n < s->devices; n <<= row_shift(s))
         rows++;
     return rows + 1;
 }
 
 static int row_devices(const speedup *s, int i)
 {
-    int64_t n = (int64_t)1 << i;
+    int64_t n = (int64_t)1 << (i * row_shift(s));
     return (int)(n < s->devices ? n : s->devices);
+}
+
+static void print_speedup(double speedup, int columns)
+{
+    printf("%*.*f", columns, speedup < 99.995 ? 2 : speedup < 999.95 ? 1 : 0, speedup);
 }
 
 static void print_prediction(const speedup *s)
 {
     char bytes[32];
-    printf("compute %g ms a step, %s of weights, links of %g GB/s\n", s->model.compute_ms,
-           dp_format_bytes((uint64_t)s->model.parameter_bytes, bytes, sizeof bytes),
-           s->model.bytes_per_second / 1e9);
+    cli_say("compute %g ms a step, %s of weights, links of %g GB/s", s->model.compute_ms,
+            dp_format_bytes((uint64_t)s->model.parameter_bytes, bytes, sizeof bytes),
+            s->model.bytes_per_second / 1e9);
     printf("step = compute / N (strong scaling; weak: compute) + transfers; P bytes at B:\n"
            "  star 2 (N-1) P/B    tree 2 ceil(log2 N) P/B    ring 2 (N-1)/N P/B\n\n"
            "  devices strong: star  tree  ring weak: star  tree  ring  strong, star\n");
@@ -182,25 +192,24 @@ static void print_prediction(const speedup *s)
         printf("  %7d", n);
         for (int weak = 0; weak < 2; weak++)
             for (int t = 0; t < DP_TOPOLOGIES; t++)
-                printf("%*.2f", t ? 6 : weak ? 11 : 13, dp_cost_speedup(&s->model, (dp_topology)t, n, weak));
+                print_speedup(dp_cost_speedup(&s->model, (dp_topology)t, n, weak), t ? 6 : weak ? 11 : 13);
         printf("  |");
-        explain_bar(dp_cost_speedup(&s->model, DP_TOPOLOGY_STAR, n, false), (double)s->devices, 18);
+        explain_bar(0, dp_cost_speedup(&s->model, DP_TOPOLOGY_STAR, n, false), (double)s->devices, 18);
         printf("\n");
     }
 }
 
 static void print_check(const speedup *s)
 {
-    char bytes[32];
-    printf("\nchecked here with mlp (%s), batch %d, link %.1f GB/s measured,\n",
-           dp_format_bytes((uint64_t)s->here.parameter_bytes, bytes, sizeof bytes), CHECK_BATCH,
-           s->here.bytes_per_second / 1e9);
-    explain_print_devices(&s->on);
-    printf(":\n");
+    char bytes[32], devices[EXPLAIN_DEVICES_SIZE];
+    printf("\n");
+    cli_say("checked here with mlp (%s), batch %d, link %.1f GB/s measured, on %s:",
+            dp_format_bytes((uint64_t)s->here.parameter_bytes, bytes, sizeof bytes), CHECK_BATCH,
+            s->here.bytes_per_second / 1e9, explain_devices_text(&s->on, devices, sizeof devices));
     for (int i = 0; i < 2; i++)
-        printf("  %-6s  one %7.2f ms; predicted %7.2f ms, measured %7.2f ms: error %+.0f %%\n",
-               s->runs[i].weak ? "weak" : "strong", s->runs[i].single_ms, s->runs[i].predicted_ms,
-               s->runs[i].measured_ms, 100 * s->runs[i].error);
+        cli_say("  %-6s  one %7.2f ms; predicted %7.2f ms, measured %7.2f ms: error %+.0f %%",
+                s->runs[i].weak ? "weak" : "strong", s->runs[i].single_ms, s->runs[i].predicted_ms,
+                s->runs[i].measured_ms, 100 * s->runs[i].error);
 }
 
 static void print_roberta(void)
@@ -234,10 +243,10 @@ static void print_text(const speedup *s, const char *verdict)
     print_check(s);
     print_roberta();
     printf("\n");
-    explain_say("verdict", verdict);
-    explain_say("what to do",
-                "raise compute for each transfer: larger batches, --accumulation-steps; measure with "
-                "dptrain bench");
+    cli_say("verdict: %s", verdict);
+    cli_say("what to do: %s",
+            "raise compute for each transfer: larger batches, --accumulation-steps; measure with "
+            "dptrain bench");
     explain_warn(&s->on);
 }
 

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "cli/explain.h"
 
 /* ---- split ---- */
@@ -46,52 +47,86 @@ static void judge_split(const splitting *s, char *text, size_t size)
     for (int k = 0; k < s->devices; k++)
         most = s->chunk[0][k] > most ? s->chunk[0][k] : most;
     int n = snprintf(text, size,
-                     "the largest chunk has %lld samples, and the others wait for it: at best %.2f times as "
+                     "the largest chunk has %lld sample%s, and the others wait for it: at best %.2f times as "
                      "fast as one device",
-                     (long long)most, (double)s->batch / (double)most);
+                     (long long)most, dp_s(most), (double)s->batch / (double)most);
     if (idle > 0)
         snprintf(text + n, size - (size_t)n, "; %d of %d devices get%s nothing", idle, (int)s->devices,
                  idle == 1 ? "s" : "");
 }
 
+/* What could be better about the split that was asked for. */
+static const char *advice(const splitting *s)
+{
+    int64_t least = s->chunk[0][0], most = least;
+    for (int k = 1; k < s->devices; k++) {
+        least = s->chunk[0][k] < least ? s->chunk[0][k] : least;
+        most = s->chunk[0][k] > most ? s->chunk[0][k] : most;
+    }
+    if (s->devices == 1)
+        return "nothing: one device takes all; --devices N shows how several would share";
+    if (s->config.split == DP_SPLIT_SHARES)
+        return "shares are for a device that has more to do than others, or is slower: compare busy times "
+               "with `dptrain explain imbalance --split`";
+    if (least == most)
+        return "nothing: the chunks are even; a smaller first share (--split 1,2,2 on three devices) "
+               "relieves "
+               "a first device that has more to do";
+    return "choose a batch that the number of devices divides, or --split balanced; a smaller first share "
+           "(--split 1,2,2 on three devices) relieves a first device that has more to do";
+}
+
+/* "  chunk    3, 3, 3, 1" */
 static void print_sizes(const char *label, int devices, const int64_t *chunk)
 {
-    printf("  %-9s", label);
+    char text[512];
+    int used = snprintf(text, sizeof text, "  %-9s", label);
     for (int k = 0; k < devices; k++)
-        printf("%s%lld", k ? ", " : "", (long long)chunk[k]);
+        used +=
+            snprintf(text + used, sizeof text - (size_t)used, "%s%lld", k ? ", " : "", (long long)chunk[k]);
+    cli_say("%s", text);
+}
+
+static void print_device(int k, int64_t samples, int64_t first, int64_t most)
+{
+    char which[48] = "none";
+    if (samples > 0)
+        snprintf(which, sizeof which, "%lld to %lld", (long long)first, (long long)(first + samples - 1));
+    int used = printf("  device %-3d %8lld  %s", k, (long long)samples, which);
+    explain_bar(used < 42 ? 43 - used : 1, (double)samples, (double)most, 30);
     printf("\n");
 }
+
+/* Of many devices the first and the last ones. */
+enum { SHOWN = 16, LAST_SHOWN = 4 };
 
 static void print_split(const splitting *s, const char *verdict)
 {
     int64_t first = 0, most = 1;
-    for (int k = 0; k < s->devices; k++)
+    int devices = (int)s->devices, left_out = devices > SHOWN ? devices - SHOWN + 1 : 0;
+    for (int k = 0; k < devices; k++)
         most = s->chunk[0][k] > most ? s->chunk[0][k] : most;
-    printf("Who gets which samples?\n\nA batch of %lld on %lld devices, by --split %s:\n\n",
-           (long long)s->batch, (long long)s->devices, split_names[s->config.split]);
+    printf("Who gets which samples?\n\nA batch of %lld on %d device%s, by --split %s:\n\n",
+           (long long)s->batch, devices, dp_s(devices), split_names[s->config.split]);
     printf("  %-10s %8s  %s\n", "device", "samples", "which");
-    for (int k = 0; k < s->devices; k++) {
-        char which[48] = "none";
-        int64_t n = s->chunk[0][k];
-        if (n > 0)
-            snprintf(which, sizeof which, "%lld to %lld", (long long)first, (long long)(first + n - 1));
-        printf("  device %-3d %8lld  %-19s ", k, (long long)n, which);
-        explain_bar((double)n, (double)most, 30);
-        printf("\n");
-        first += n;
+    for (int k = 0; k < devices; k++) {
+        int from_end = devices - k;
+        if (from_end <= LAST_SHOWN || from_end > LAST_SHOWN + left_out)
+            print_device(k, s->chunk[0][k], first, most);
+        else if (from_end == LAST_SHOWN + left_out)
+            printf("  ... %d more devices\n", left_out);
+        first += s->chunk[0][k];
     }
-    if (s->devices <= 16) {
+    if (devices <= SHOWN) {
         printf("\nby the rules that take no shares:\n");
-        print_sizes("chunk", (int)s->devices, s->chunk[1]);
-        print_sizes("balanced", (int)s->devices, s->chunk[2]);
+        print_sizes("chunk", devices, s->chunk[1]);
+        print_sizes("balanced", devices, s->chunk[2]);
     }
     printf("\nchunk is torch.chunk, as in DataParallel: every device takes\n"
            "ceil(batch / devices) samples until there are none left. In balanced, sizes\n"
            "differ by one at most.\n\n");
-    explain_say("verdict", verdict);
-    explain_say("what to do",
-                "choose a batch that the number of devices divides, or --split balanced; a smaller first "
-                "share (--split 1,2,2) relieves a first device that has more to do");
+    cli_say("verdict: %s", verdict);
+    cli_say("what to do: %s", advice(s));
 }
 
 static json_t *chunk_json(const void *from, int k)
@@ -191,7 +226,7 @@ static void print_visible(const dp_context *context)
     for (int k = 0; k < count && k < 8; k++) {
         dp_device_info d;
         if (dp_context_device(context, k, &d, NULL) == DP_OK)
-            printf("  %-7s %s%s%s\n", d.label, d.name, d.uuid[0] ? ", " : "", d.uuid);
+            cli_say("  %-7s %s%s%s", d.label, d.name, d.uuid[0] ? ", " : "", d.uuid);
     }
     if (count > 8)
         printf("  and %d more\n", count - 8);
@@ -208,16 +243,16 @@ static void print_ids(const dp_context *context, const attempt *attempts, const 
         snprintf(ids, sizeof ids, "device_ids=[%d,%d]", attempts[i].ids[0], attempts[i].ids[1]);
         printf("  %-44s %-16s %s\n", attempts[i].what, ids, attempts[i].works ? "works" : "fails:");
         if (!attempts[i].works)
-            explain_say("     it says", attempts[i].message);
+            cli_say("     it says: %s", attempts[i].message);
     }
     printf("\nCUDA_VISIBLE_DEVICES=2,3 leaves two GPUs and numbers them anew:\n"
            "  GPU in the machine   0   1   2   3\n"
            "  number inside        -   -   0   1\n\n");
-    explain_say("verdict", verdict);
-    explain_say("what to do",
-                "in PyTorch, model.to('cuda:2') before DataParallel(model, device_ids=[2,3]); or "
-                "CUDA_VISIBLE_DEVICES=2,3 and ids 0,1. In dptrain, --device-ids 2,3 is enough. "
-                "CUDA_DEVICE_ORDER=PCI_BUS_ID numbers GPUs as nvidia-smi does");
+    cli_say("verdict: %s", verdict);
+    cli_say("what to do: %s",
+            "in PyTorch, model.to('cuda:2') before DataParallel(model, device_ids=[2,3]); or "
+            "CUDA_VISIBLE_DEVICES=2,3 and ids 0,1. In dptrain, --device-ids 2,3 is enough. "
+            "CUDA_DEVICE_ORDER=PCI_BUS_ID numbers GPUs as nvidia-smi does");
 }
 
 dp_status explain_device_ids(const cli_options *o, dp_error *err)

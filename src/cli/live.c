@@ -77,8 +77,7 @@ static void print_progress(const window *w, const dp_train_progress *p)
              (long long)(seconds < 3600 ? seconds % 60 : seconds % 3600 / 60));
     if (w->columns >= 72)
         snprintf(rate, sizeof rate, "  %s samples/s",
-                 dp_format_count(p->seconds > 0 ? (int64_t)((double)p->samples / p->seconds) : 0, count,
-                                 sizeof count));
+                 dp_format_rate(p->seconds > 0 ? (double)p->samples / p->seconds : 0, count, sizeof count));
     int head = snprintf(line, sizeof line, "epoch %lld ", (long long)p->epoch);
     snprintf(line + head, sizeof line - (size_t)head, "%s%3.0f %%  loss %.4f%s  ETA %s", bar, 100 * share,
              p->average, rate, left);

@@ -46,7 +46,7 @@ static void on_batch(void *user, const dp_train_progress *p)
         char count[32];
         fprintf(stderr, "epoch %lld  batch %lld/%lld  loss %.4f  average %.4f  %s samples/s\n",
                 (long long)p->epoch, (long long)(p->batch + 1), (long long)p->batches, p->loss, p->average,
-                dp_format_count((int64_t)rate(p), count, sizeof count));
+                dp_format_rate(rate(p), count, sizeof count));
     }
 }
 
@@ -63,8 +63,7 @@ static void on_epoch(void *user, const dp_epoch_summary *e)
     if (e->has_overlap)
         fprintf(stderr, "  IoU %.3f  F1 %.3f", e->valid_iou, e->valid_f1);
     fprintf(stderr, "  %.1f s  %s samples/s%s\n", e->seconds,
-            dp_format_count((int64_t)e->samples_per_second, count, sizeof count),
-            e->best ? "  best so far" : "");
+            dp_format_rate(e->samples_per_second, count, sizeof count), e->best ? "  best so far" : "");
 }
 
 static void on_note(void *user, const char *text)

@@ -230,10 +230,15 @@ const char *const cli_cuda_variables[2] = {"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_
 
 void cli_print_variables(FILE *out)
 {
+    const char *ids = getenv(cli_cuda_variables[0]);
+    bool apart = ids && strlen(ids) > 20; /* UUIDs: the other variable gets a line of its own */
     for (int i = 0; i < 2; i++) {
         const char *value = getenv(cli_cuda_variables[i]);
-        fprintf(out, "%s%s%s %s", i ? ", " : "  ", cli_cuda_variables[i], value ? " is" : "",
-                value ? value : "is not set");
+        fprintf(out, "%s%s%s %s",
+                i == 0  ? "  "
+                : apart ? "\n  "
+                        : ", ",
+                cli_cuda_variables[i], value ? " is" : "", value ? value : "is not set");
     }
     fprintf(out, "\n");
 }

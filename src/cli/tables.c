@@ -1,5 +1,7 @@
 /* Results on stdout. */
+#include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/text.h"
 #include "cli/cli.h"
@@ -18,27 +20,51 @@ static void largest_purposes(const dp_device_report *r, int out[2])
             out[1] = p;
 }
 
-char *cli_most_memory(const dp_device_report *r, char *buffer, size_t size)
+char *cli_most_memory(const dp_device_report *r, int columns, char *buffer, size_t size)
 {
-    char first[32], second[32];
+    char bytes[32];
     int most[2];
     largest_purposes(r, most);
-    snprintf(buffer, size, "%s %s, %s %s", dp_memory_purpose(most[0]),
-             dp_format_bytes(r->peak_bytes[most[0]], first, sizeof first), dp_memory_purpose(most[1]),
-             dp_format_bytes(r->peak_bytes[most[1]], second, sizeof second));
+    int used = snprintf(buffer, size, "%s %s", dp_memory_purpose(most[0]),
+                        dp_format_bytes(r->peak_bytes[most[0]], bytes, sizeof bytes));
+    int both = used + snprintf(buffer + used, size - (size_t)used, ", %s %s", dp_memory_purpose(most[1]),
+                               dp_format_bytes(r->peak_bytes[most[1]], bytes, sizeof bytes));
+    if (both > columns)
+        buffer[used] = 0;
     return buffer;
+}
+
+void cli_say(const char *format, ...)
+{
+    char text[2048];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    int indent = (int)strspn(text, " "), column = 0;
+    for (const char *at = text; *at;) {
+        int blanks = (int)strspn(at, " "), length = (int)strcspn(at + blanks, " ");
+        if (length > 0 && column > indent + 2 && column + blanks + length > CLI_COLUMNS) {
+            printf("\n");
+            column = 0;
+            column += printf("%*s%.*s", indent + 2, "", length, at + blanks);
+        } else if (length > 0)
+            column += printf("%.*s", blanks + length, at);
+        at += blanks + length;
+    }
+    printf("\n");
 }
 
 static void print_table(const dp_train_summary *s)
 {
-    printf("%-8s %12s %7s %11s  %s\n", "device", "samples", "busy", "peak memory", "most of it");
+    printf("%-8s %11s %5s %11s  %s\n", "device", "samples", "busy", "peak memory", "most of it");
     for (int k = 0; k < s->devices; k++) {
         const dp_device_report *r = &s->device[k];
         char samples[32], total[32], most[96];
-        printf("%-8s %12s %5.0f %% %11s  %s\n", r->device,
-               dp_format_count(r->samples, samples, sizeof samples), 100 * r->busy_fraction,
-               dp_format_bytes(r->peak_total_bytes, total, sizeof total),
-               cli_most_memory(r, most, sizeof most));
+        int used = printf("%-8s %11s %3.0f %% %11s  ", r->device,
+                          dp_format_count(r->samples, samples, sizeof samples), 100 * r->busy_fraction,
+                          dp_format_bytes(r->peak_total_bytes, total, sizeof total));
+        printf("%s\n", cli_most_memory(r, CLI_COLUMNS - used, most, sizeof most));
     }
 }
 

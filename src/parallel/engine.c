@@ -452,6 +452,7 @@ dp_status dp_engine_finish(dp_engine *engine, dp_step_result *result, dp_error *
     DP_TRY(finish_step(engine, err));
     double seconds = dp_now() - engine->began;
     engine->train_seconds += seconds;
+    engine->train_steps++;
     dp_collect_result(engine, seconds, result);
     engine->waited_before = engine->waited_during = 0;
     if (!result->finite)
@@ -528,6 +529,7 @@ dp_status dp_engine_report(const dp_engine *engine, int index, dp_device_report 
     memset(out, 0, sizeof *out);
     snprintf(out->device, sizeof out->device, "%s:%d", r->device->backend->call->name, r->device->id);
     out->samples = r->samples_trained;
+    out->steps = engine->train_steps;
     out->busy_fraction = engine->train_seconds > 0 ? r->clock.busy_seconds / engine->train_seconds : 0;
     out->peak_total_bytes = dp_ledger_peaks(&r->device->ledger, out->peak_bytes);
     out->allocations = atomic_load(&r->device->ledger.allocations);

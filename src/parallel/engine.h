@@ -238,6 +238,7 @@ struct dp_engine {
     int64_t batch_number; /* batches sent so far */
     dp_track *track;      /* the coordinator's, in a trace */
     double began, train_seconds;
+    int64_t train_steps;                 /* that took train_seconds */
     double waited_before, waited_during; /* for data, seconds; of the next step, of the one in flight */
 
     bool opened; /* every replica has its milestones */

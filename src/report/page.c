@@ -124,6 +124,11 @@ char *dp_show_count(double count, char buffer[DP_NUMBER_SIZE])
     return dp_format_count((int64_t)llround(count), buffer, DP_NUMBER_SIZE);
 }
 
+char *dp_show_rate(double rate, char buffer[DP_NUMBER_SIZE])
+{
+    return isnan(rate) || fabs(rate) > 9e15 ? unknown(buffer) : dp_format_rate(rate, buffer, DP_NUMBER_SIZE);
+}
+
 char *dp_show_bytes(double bytes, char buffer[DP_NUMBER_SIZE])
 {
     if (isnan(bytes) || bytes < 0 || bytes > 1e18)

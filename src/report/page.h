@@ -52,6 +52,7 @@ char *dp_show_percent(double share, char buffer[DP_NUMBER_SIZE]);
 char *dp_show_ms(double ms, char buffer[DP_NUMBER_SIZE]);
 char *dp_show_seconds(double seconds, char buffer[DP_NUMBER_SIZE]);
 char *dp_show_count(double count, char buffer[DP_NUMBER_SIZE]);
+char *dp_show_rate(double rate, char buffer[DP_NUMBER_SIZE]);
 char *dp_show_bytes(double bytes, char buffer[DP_NUMBER_SIZE]);
 
 /* A step between marks of an axis such that about `wanted` of them fit: 1, 2 or 5 times a power of ten. */

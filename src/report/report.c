@@ -34,7 +34,7 @@ static void add_tiles(dp_page *page, const dp_run *run)
                  dp_show_loss(e->valid_loss, text));
         add_tile(page, "train-loss", "training loss", e->train_loss, dp_show_loss(e->train_loss, text));
         add_tile(page, "rate", "samples per second", e->samples_per_second,
-                 dp_show_count(e->samples_per_second, text));
+                 dp_show_rate(e->samples_per_second, text));
     }
     if (run->status) {
         add_tile(page, "steps", "optimizer steps", run->steps, dp_show_count(run->steps, text));
@@ -115,7 +115,7 @@ static void add_epochs(dp_page *page, const dp_run *run)
             dp_page_add_cell(page, "valid-f1", e->valid_f1, dp_show_percent(e->valid_f1, text));
         }
         dp_page_add_cell(page, "epoch-seconds", e->seconds, dp_show_seconds(e->seconds, text));
-        dp_page_add_cell(page, "rate", e->samples_per_second, dp_show_count(e->samples_per_second, text));
+        dp_page_add_cell(page, "rate", e->samples_per_second, dp_show_rate(e->samples_per_second, text));
         dp_page_add(page, "</tr>\n");
     }
     dp_page_add(page, "</table></div>\n");

@@ -231,9 +231,11 @@ static dp_status read_device(const json_t *event, dp_run *run, dp_error *err)
     dp_device_report *r = &run->report[run->reported];
     const char *name = json_string_value(json_object_get(event, "device"));
     const json_t *peaks = json_object_get(event, "peak_bytes");
-    double samples = number(event, "samples"), busy = number(event, "busy_fraction");
+    double samples = number(event, "samples"), busy = number(event, "busy_fraction"),
+           steps = number(event, "steps");
     snprintf(r->device, sizeof r->device, "%s", name ? name : "unknown");
     r->samples = samples > 0 && samples < 1e18 ? (int64_t)samples : 0;
+    r->steps = steps >= 0 && steps < 1e18 ? (int64_t)steps : (int64_t)run->batch_count;
     r->busy_fraction = busy > 0 ? busy < 1 ? busy : 1 : 0;
     r->peak_total_bytes = bytes_of(event, "peak_total_bytes");
     for (int p = 0; p < DP_PURPOSES; p++)

@@ -304,9 +304,10 @@ dp_status dp_log_device(dp_log *log, const dp_device_report *r, int spans, const
     json_t *peaks = json_object();
     for (int i = 0; i < DP_PURPOSES; i++)
         dp_json_set(&peaks, dp_memory_purpose(i), json_integer((json_int_t)r->peak_bytes[i]));
-    json_t *event = json_pack("{s:s, s:s, s:I, s:f, s:o, s:I}", "event", "device", "device", r->device,
-                              "samples", (json_int_t)r->samples, "busy_fraction", r->busy_fraction,
-                              "peak_bytes", peaks, "peak_total_bytes", (json_int_t)r->peak_total_bytes);
+    json_t *event =
+        json_pack("{s:s, s:s, s:I, s:I, s:f, s:o, s:I}", "event", "device", "device", r->device, "samples",
+                  (json_int_t)r->samples, "steps", (json_int_t)r->steps, "busy_fraction", r->busy_fraction,
+                  "peak_bytes", peaks, "peak_total_bytes", (json_int_t)r->peak_total_bytes);
     dp_json_set(&event, "timeline", timeline_json(spans, timeline));
     return write_event(log, event, err);
 }

@@ -101,13 +101,14 @@ START_TEST(the_table_is_for_people)
     ck_assert_str_eq(r->err, "using CUDA devices: a GPU is usable\n");
     assert_contains(r->out, "\ncuda:0   Emulated GPU 2 (times prove nothing)");
     assert_contains(r->out, "\ncuda:1   Emulated GPU 0 (times prove nothing)");
-    assert_contains(r->out, "00000000:1B:00.0 GPU-");
+    assert_contains(r->out, "PCI bus id 00000000:1B:00.0, UUID GPU-");
     assert_contains(r->out, "unknown");
     assert_contains(r->out, "CUDA_VISIBLE_DEVICES is 2,0, CUDA_DEVICE_ORDER is not set\n");
     assert_contains(r->out, " no ");
     assert_lacks(r->out, "cuda:2");
     assert_lacks(r->out, " yes ");
     assert_lacks(r->out, "share hardware");
+    assert_fits(r->out);
     machine("1");
     unsetenv("CUDA_VISIBLE_DEVICES");
     r = dptrain("devices --logical-devices 2 --device cuda");

@@ -181,6 +181,18 @@ void assert_succeeds(const run *r)
     ck_assert_msg(r->code == 0, "exit %d: %s", r->code, r->err);
 }
 
+int assert_fits(const char *text)
+{
+    int count = 0;
+    for (const char *line = text; *line; count++) {
+        size_t length = strcspn(line, "\n");
+        ck_assert_msg(length <= 80, "wider than 80 columns: %.*s", (int)length, line);
+        ck_assert_msg(length == 0 || line[length - 1] != ' ', "ends in a blank: %.*s", (int)length, line);
+        line += length + (line[length] == '\n');
+    }
+    return count;
+}
+
 const char *last_line(const char *text)
 {
     static char line[1024];

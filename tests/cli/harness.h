@@ -41,6 +41,8 @@ void assert_fails(const run *r, int code, const char *text);
 void assert_succeeds(const run *r);
 void assert_contains(const char *text, const char *part);
 void assert_lacks(const char *text, const char *part);
+/* Lines of at most 80 columns, none of which ends in a blank. Returns how many. */
+int assert_fits(const char *text);
 /* The last line of text, without its end. Valid until the next call. */
 const char *last_line(const char *text);
 

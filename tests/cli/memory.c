@@ -47,6 +47,20 @@ START_TEST(every_operation_of_a_network_is_listed)
 }
 END_TEST
 
+/* Twelve devices are more than fit side by side. */
+START_TEST(many_devices_are_shown_in_parts)
+{
+    const run *r = dptrain(SMALL "--dry-run --logical-devices 12 --device-ids 0,1,2,3,4,5,6,7,8,9,10,11");
+    assert_succeeds(r);
+    assert_fits(r->out);
+    assert_contains(r->out, "cpu:11\n");
+    r = dptrain("devices --device cpu --logical-devices 12");
+    assert_succeeds(r);
+    assert_fits(r->out);
+    assert_contains(r->out, "\n              cpu:6       cpu:7       cpu:8");
+}
+END_TEST
+
 /* The batch that the refusal names is taken, the next one is not. */
 START_TEST(the_largest_batch_that_fits_is_named)
 {
@@ -70,6 +84,7 @@ Suite *memory_suite(void)
     tcase_set_timeout(t, 60);
     tcase_add_checked_fixture(t, harness_enter, harness_leave);
     tcase_add_loop_test(t, a_dry_run_prints_what_a_run_takes, 0, 3);
+    tcase_add_test(t, many_devices_are_shown_in_parts);
     tcase_add_test(t, every_operation_of_a_network_is_listed);
     tcase_add_test(t, the_largest_batch_that_fits_is_named);
     suite_add_tcase(s, t);

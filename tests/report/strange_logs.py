@@ -32,7 +32,7 @@ def epoch(number, **more):
 def device(k, spans=4):
     timeline = [{"phase": PHASES[i % 9], "begin_ms": i, "end_ms": i + 1, "busy": i % 3 != 0} for i in range(spans)]
     peaks = {purpose: (i + 1) * 10**6 * (k + 1) for i, purpose in enumerate(PURPOSES)}
-    return {"event": "device", "device": f"cpu:{k}", "samples": 1000 - k, "busy_fraction": 0.9 - 0.01 * k,
+    return {"event": "device", "device": f"cpu:{k}", "samples": 1000 - k, "steps": 12, "busy_fraction": 0.9 - 0.01 * k,
             "peak_bytes": peaks, "peak_total_bytes": sum(peaks.values()), "timeline": timeline}
 
 

@@ -49,16 +49,16 @@ for n in 1 3; do
     "$program" report "run$n" -o "report$n.html" >out 2>&1 && cmp "train$n.html" "report$n.html" >>out 2>&1
     result $? "dptrain report makes the same page"
 done
-verdict() { # verdict TEXT DIRECTORY: the run said it, and so does its page
-    local line
-    line=$(grep -F -m 1 "$1" said)
-    "$program" report "$2" -o said.html >out 2>&1 && [ -n "$line" ] && grep -qF "$1" said.html
-    result $? "'$1' is said of $2"
-}
-train --model mlp --num-classes 3000 --hidden 16 --batch-size 100 --logical-devices 2 --model-dir even --max-steps 2 \
-    >said 2>out
-verdict 'cpu:0' even
-rm -f even/resume*
+# What a run says of its load, after its table of devices, its page says too (a word at the beginning has a capital).
+for steps in 2 20; do
+    train --model mlp --num-classes 3000 --hidden 16 --batch-size 10 --logical-devices 2 --model-dir said$steps \
+        --max-steps $steps >said 2>out
+    "$program" report said$steps -o said.html >out 2>&1
+    line=$(grep -A 1 '^cpu:1 ' said | tail -n 1)
+    [ -n "$line" ] && grep -F '<p class="verdict">' said.html | grep -qF "${line:1}" &&
+        { [ $steps -gt 2 ] || [[ $line == '2 steps are too few to judge the load'* ]]; }
+    result $? "the verdict on $steps steps: $line"
+done
 "$program" report run1/log.jsonl --output=page.html >out 2>&1
 page page.html run1/log.jsonl 'a log by its name'
 rm -f page.html

@@ -9,7 +9,8 @@
 
 static dp_device_report device(const char *name, double busy, uint64_t megabytes)
 {
-    dp_device_report r = {.samples = 100, .busy_fraction = busy, .peak_total_bytes = megabytes * 1000000};
+    dp_device_report r = {
+        .samples = 100, .steps = 10, .busy_fraction = busy, .peak_total_bytes = megabytes * 1000000};
     snprintf(r.device, sizeof r.device, "%s", name);
     return r;
 }
@@ -64,13 +65,75 @@ START_TEST(even_idle_single_and_unused_devices)
     load.devices = 3;
     assert_says(verdict(load), "the load is even");
     d[0].peak_total_bytes *= 3;
-    assert_says(verdict(load), "should memory run out on cpu:0: --loss-mode global");
+    assert_says(verdict(load), "should memory run out on cpu:0 (1.5 times): --loss-mode global");
     d[0].busy_fraction = d[1].busy_fraction = 0.49;
     assert_says(verdict(load), "one device would probably be faster");
     load.devices = 1;
     assert_says(verdict(load), "cpu:0 did all the work, and was busy for 49 % of the time");
     d[0].samples = 0;
     assert_says(verdict(load), "no device was trained on");
+}
+END_TEST
+
+static double printed(const char *text)
+{
+    const char *figure = strstr(text, " times as busy");
+    ck_assert_msg(figure && figure - text > 4, "'%s'", text);
+    return strtod(figure - 3, NULL);
+}
+
+/* A figure is on one side of the line alone, however close to it the unrounded one was. */
+START_TEST(a_figure_is_judged_as_it_is_printed)
+{
+    for (int i = 0; i <= 4000; i++) {
+        const dp_device_report d[] = {device("cpu:0", 0.8, 20), device("cpu:1", 0.6 + 1e-4 * i, 20)};
+        const char *text = verdict((dp_load){.devices = 2, .device = d});
+        double factor = printed(text);
+        if (strstr(text, "the load is even"))
+            ck_assert_msg(factor >= 0.9 && factor <= 1.1, "%s", text);
+        else if (strstr(text, "is overloaded"))
+            ck_assert_msg(factor >= 1.2, "%s", text);
+        else
+            ck_abort_msg("%s", text);
+    }
+    for (uint64_t mb = 10; mb <= 40; mb++) {
+        const dp_device_report d[] = {device("cpu:0", 0.8, mb), device("cpu:1", 0.8, 20)};
+        const char *text = verdict((dp_load){.devices = 2, .device = d}), *fullest = strstr(text, "times): ");
+        ck_assert_msg((fullest != NULL) == (strstr(text, "should memory run out") != NULL), "%s", text);
+        if (fullest)
+            ck_assert_msg(strtod(fullest - 4, NULL) >= 1.3, "%s", text);
+    }
+    const dp_device_report half[] = {device("cpu:0", 0.496, 20), device("cpu:1", 0.496, 20)};
+    assert_says(verdict((dp_load){.devices = 2, .device = half}),
+                "the load is even"); /* its table says 50 % */
+}
+END_TEST
+
+START_TEST(a_device_with_too_little_to_do_is_named)
+{
+    const dp_device_report d[] = {device("cpu:0", 0.6, 20), device("cpu:1", 0.8, 20),
+                                  device("cpu:2", 0.8, 20)};
+    const char *text = verdict((dp_load){.devices = 3, .device = d});
+    assert_says(text, "cpu:0 has less to do than the others: 0.8 times as busy as the mean");
+    assert_lacks(text, "even");
+}
+END_TEST
+
+START_TEST(a_short_run_is_not_judged)
+{
+    dp_device_report d[] = {device("cpu:0", 0.9, 30), device("cpu:1", 0.3, 20)};
+    const dp_load load = {.devices = 2, .device = d};
+    for (int steps = 1; steps < 10; steps++) {
+        d[0].steps = d[1].steps = steps;
+        assert_says(verdict(load), "too few to judge the load: cpu:0 was 1.5 times as busy as the mean");
+        assert_lacks(verdict(load), "overloaded");
+    }
+    d[0].steps = 1;
+    assert_says(verdict(load), "1 step is too few");
+    d[0].busy_fraction = d[1].busy_fraction = 0.1;
+    assert_lacks(verdict(load), "one device would");
+    d[0].busy_fraction = d[1].busy_fraction = 0;
+    ck_assert_str_eq(verdict(load), "1 step is too few to judge the load");
 }
 END_TEST
 
@@ -130,6 +193,9 @@ int main(void)
     tcase_add_test(c, a_verdict_proposes_only_what_is_not_done_already);
     tcase_add_test(c, another_device_can_be_the_busiest);
     tcase_add_test(c, even_idle_single_and_unused_devices);
+    tcase_add_test(c, a_figure_is_judged_as_it_is_printed);
+    tcase_add_test(c, a_device_with_too_little_to_do_is_named);
+    tcase_add_test(c, a_short_run_is_not_judged);
     tcase_add_test(c, a_log_is_read_as_it_is);
     tcase_add_test(c, a_fault_is_named_with_its_line);
     suite_add_tcase(suite, c);

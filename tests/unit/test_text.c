@@ -102,6 +102,25 @@ START_TEST(counts_are_grouped)
 }
 END_TEST
 
+static const char *rated(double rate)
+{
+    static char buffer[40];
+    return dp_format_rate(rate, buffer, sizeof buffer);
+}
+
+START_TEST(rates_have_three_digits)
+{
+    ck_assert_str_eq(rated(0), "0.00");
+    ck_assert_str_eq(rated(1.413), "1.41");
+    ck_assert_str_eq(rated(9.994), "9.99");
+    ck_assert_str_eq(rated(9.996), "10.0");
+    ck_assert_str_eq(rated(14.13), "14.1");
+    ck_assert_str_eq(rated(99.94), "99.9");
+    ck_assert_str_eq(rated(99.96), "100");
+    ck_assert_str_eq(rated(1234.5), "1,235");
+}
+END_TEST
+
 static const char *sized(uint64_t bytes)
 {
     static char buffer[40];
@@ -156,6 +175,7 @@ int main(void)
     tcase_add_test(t, patterns_match_whole_names);
     tcase_add_test(t, a_hostile_pattern_takes_no_time);
     tcase_add_test(t, counts_are_grouped);
+    tcase_add_test(t, rates_have_three_digits);
     tcase_add_test(t, bytes_are_decimal);
     suite_add_tcase(s, t);
     SRunner *r = srunner_create(s);
