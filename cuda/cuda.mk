@@ -212,8 +212,8 @@ $(CUDA_BUILD)/emulated_backend.o: $(CUDA_BACKEND_OBJECTS) $(CUDA_BASE_OBJECTS) $
 	@$(CC) -r -nostdlib $^ -o $@ && objcopy --keep-global-symbol=dp_cuda_backend_open $@
 
 # The engine comes from LIB, too.
-$(CUDA_EMULATED_TEST_ENGINE): $(CUDA_BUILD)/tests/cuda/test_engine_cuda.o $(CUDA_BUILD)/emulated_backend.o \
-    $(EMULATION_BUILD)/tests/kernels.o $(LIB) $(EMULATION_LIB)
+$(CUDA_EMULATED_TEST_ENGINE): $(CUDA_BUILD)/tests/cuda/test_engine_cuda.o $(CUDA_BUILD)/tests/cuda/overlap.o \
+    $(CUDA_BUILD)/emulated_backend.o $(EMULATION_BUILD)/tests/kernels.o $(LIB) $(EMULATION_LIB)
 	@mkdir -p $(@D)
 	@echo '  LINK $@'
 	@$(CC) -rdynamic $^ $(CUDA_CHECK_LIBS) $(LIBS) $(EMULATION_LDLIBS) -o $@
@@ -236,4 +236,4 @@ cuda-tests: $(CUDA_TEST_OPS) $(CUDA_TEST_PLANS)
 
 -include $(patsubst %.o,%.d,$(CUDA_BACKEND_OBJECTS) $(CUDA_KERNEL_OBJECTS) $(CUDA_BASE_OBJECTS) $(CUDA_OPS_OBJECTS) \
     $(CUDA_BUILD)/tests/cuda/deviceless_plans.d \
-    $(CUDA_BUILD)/tests/cuda/test_backend.d $(CUDA_BUILD)/tests/cuda/test_engine_cuda.d $(CUDA_BUILD)/tests/cuda/test_faults_cuda.d)
+    $(CUDA_BUILD)/tests/cuda/test_backend.d $(CUDA_BUILD)/tests/cuda/test_engine_cuda.d $(CUDA_BUILD)/tests/cuda/overlap.d $(CUDA_BUILD)/tests/cuda/test_faults_cuda.d)

@@ -13,6 +13,7 @@
 #include "dptrain/engine.h"
 #include "parallel/context.h"
 #include "parallel/engine.h"
+#include "tests/cuda/overlap.h"
 #include "tests/cuda_emulation/tests/kernels.h"
 
 extern int emulation_context_count(int physical_gpu);
@@ -267,6 +268,7 @@ int main(void)
     tcase_add_exit_test(t, a_hanging_copy_is_told_with_device_and_phase, STALL_SEEN);
     tcase_add_loop_test(t, links_that_cannot_be_tried_are_not_used, 0, sizeof programs / sizeof *programs);
     suite_add_tcase(s, t);
+    suite_add_tcase(s, overlap_case());
     SRunner *runner = srunner_create(s);
     srunner_run_all(runner, CK_NORMAL);
     int failed = srunner_ntests_failed(runner);
