@@ -1,17 +1,12 @@
-/* Batches prepared ahead by worker threads, delivered in order.
- *
- * A ring of slots holds the batches. A worker takes the next batch that nobody has begun and any free slot,
- * fills the slot without the lock and marks it ready; the consumer waits for the slot with the batch that is
- * next. Because batches are begun in order, the one that the consumer waits for always has a slot, however
- * far ahead the others are. One mutex guards everything but the contents of a slot that is being filled or is
- * handed out; whoever has to wait, blocks. */
+/* Batches prepared ahead by worker threads, delivered in order: what base/ahead.c makes are batches, each in
+ * its part of one block of memory. */
 #include "dptrain/data.h"
 
 #include <stdio.h>
 #include <string.h>
 
+#include "base/ahead.h"
 #include "base/memory.h"
-#include "base/thread.h"
 #include "base/tracks.h"
 #include "data/order.h"
 
@@ -21,15 +16,10 @@ enum {
     ALIGNMENT = 64,
 };
 
-typedef enum slot_state { SLOT_FREE, SLOT_FILLING, SLOT_READY, SLOT_HANDED_OUT } slot_state;
-
 typedef struct batch_slot {
     dp_batch batch;
     float *x;
     char *y;
-    slot_state state;
-    dp_status status; /* of the filling */
-    dp_error err;
 } batch_slot;
 
 struct dp_loader {
@@ -43,18 +33,8 @@ struct dp_loader {
     batch_slot *slots;
     int slot_count;
 
-    pthread_t *threads;
-    int thread_count;  /* that run */
     dp_track **tracks; /* in a trace: one a thread */
-    int track_count;   /* that threads have taken */
-
-    pthread_mutex_t mutex;
-    pthread_cond_t work;    /* for workers: a batch to begin and a slot for it, or the end */
-    pthread_cond_t changed; /* for the consumer: a slot has been filled */
-    int64_t next_begun;     /* the first batch that no worker has begun; `batches` if there is none */
-    int64_t next_delivered;
-    int filling, handed_out; /* slots in these states */
-    bool closing;
+    dp_ahead *ahead;
 };
 
 /* ---- workers ---- */
@@ -65,61 +45,30 @@ static int64_t samples_of(const dp_loader *loader, int64_t batch)
     return left < loader->config.batch_size ? left : loader->config.batch_size;
 }
 
-static dp_status fill(const dp_loader *loader, batch_slot *slot)
+static dp_status fill(const dp_loader *loader, batch_slot *slot, dp_error *err)
 {
     const dp_dataset_info *info = loader->info;
     int64_t first = slot->batch.index * loader->config.batch_size;
     for (int64_t i = 0; i < slot->batch.samples; i++) {
         int64_t sample = loader->order ? loader->order[first + i] : first + i;
         DP_TRY(dp_dataset_read(loader->config.dataset, sample, loader->epoch, slot->x + i * info->elements,
-                               slot->y + (size_t)i * info->target_bytes, &slot->err));
+                               slot->y + (size_t)i * info->target_bytes, err));
     }
     return DP_OK;
 }
 
-static batch_slot *free_slot(dp_loader *loader)
+static dp_status make_batch(void *user, int thread, int64_t index, int64_t slot, dp_error *err)
 {
-    for (int i = 0; i < loader->slot_count; i++) {
-        if (loader->slots[i].state == SLOT_FREE)
-            return &loader->slots[i];
-    }
-    return NULL;
-}
-
-/* Waits for a batch to begin; NULL at the end. With the lock. */
-static batch_slot *begin_batch(dp_loader *loader)
-{
-    batch_slot *slot = NULL;
-    while (!loader->closing && (loader->next_begun == loader->batches || !(slot = free_slot(loader))))
-        pthread_cond_wait(&loader->work, &loader->mutex);
-    if (loader->closing)
-        return NULL;
-    slot->state = SLOT_FILLING;
-    slot->batch.index = loader->next_begun++;
-    slot->batch.samples = samples_of(loader, slot->batch.index);
-    loader->filling++;
-    return slot;
-}
-
-static void *work(void *argument)
-{
-    dp_loader *loader = argument;
-    batch_slot *slot;
-    pthread_mutex_lock(&loader->mutex);
-    dp_track *track = loader->tracks[loader->track_count++];
-    while ((slot = begin_batch(loader))) {
-        pthread_mutex_unlock(&loader->mutex);
-        dp_track_push(track, "read batch", NULL, 0, -1);
-        dp_status status = fill(loader, slot);
-        dp_track_pop(track);
-        pthread_mutex_lock(&loader->mutex);
-        slot->status = status;
-        slot->state = SLOT_READY;
-        loader->filling--;
-        pthread_cond_signal(&loader->changed);
-    }
-    pthread_mutex_unlock(&loader->mutex);
-    return NULL;
+    dp_loader *loader = user;
+    batch_slot *s = &loader->slots[slot];
+    s->batch.index = index;
+    s->batch.samples = samples_of(loader, index);
+    dp_track_push(loader->tracks[thread], "read batch", NULL, 0, -1);
+    dp_status status = fill(loader, s, err);
+    dp_track_pop(loader->tracks[thread]);
+    if (status != DP_OK)
+        dp_error_prefix(err, "batch %lld", (long long)index);
+    return status;
 }
 
 /* ---- making and freeing ---- */
@@ -184,22 +133,6 @@ static dp_status make_slots(dp_loader *loader, dp_error *err)
     return DP_OK;
 }
 
-static dp_status init_locks(dp_loader *loader, dp_error *err)
-{
-    if (pthread_mutex_init(&loader->mutex, NULL) != 0)
-        return dp_fail(err, DP_ERROR_MEMORY, "cannot make a mutex");
-    if (pthread_cond_init(&loader->work, NULL) != 0) {
-        pthread_mutex_destroy(&loader->mutex);
-        return dp_fail(err, DP_ERROR_MEMORY, "cannot make a condition variable");
-    }
-    if (pthread_cond_init(&loader->changed, NULL) != 0) {
-        pthread_cond_destroy(&loader->work);
-        pthread_mutex_destroy(&loader->mutex);
-        return dp_fail(err, DP_ERROR_MEMORY, "cannot make a condition variable");
-    }
-    return DP_OK;
-}
-
 static dp_status make_tracks(dp_loader *loader, int workers, dp_error *err)
 {
     enum { SPANS = 4096 };
@@ -221,10 +154,13 @@ static dp_status prepare(dp_loader *loader, int workers, dp_error *err)
         DP_TRY(dp_calloc((size_t)loader->info->samples, sizeof *loader->order, "the order of an epoch",
                          &loader->order, err));
     DP_TRY(make_tracks(loader, workers, err));
-    DP_TRY(dp_calloc((size_t)workers, sizeof *loader->threads, "loader threads", &loader->threads, err));
-    for (; loader->thread_count < workers; loader->thread_count++)
-        DP_TRY(dp_thread_start(&loader->threads[loader->thread_count], "dp-loader", work, loader, err));
-    return DP_OK;
+    const dp_ahead_config ahead = {.name = "dp-loader",
+                                   .threads = workers,
+                                   .slots = loader->slot_count,
+                                   .most_held = MAX_HANDED_OUT,
+                                   .make = make_batch,
+                                   .user = loader};
+    return dp_ahead_create(&ahead, &loader->ahead, err);
 }
 
 dp_status dp_loader_create(const dp_loader_config *config, dp_loader **out, dp_error *err)
@@ -238,15 +174,9 @@ dp_status dp_loader_create(const dp_loader_config *config, dp_loader **out, dp_e
     loader->batches = loader->info->samples / config->batch_size;
     if (!config->drop_last && loader->info->samples % config->batch_size != 0)
         loader->batches++;
-    loader->next_begun = loader->next_delivered = loader->batches; /* nothing before the first start */
     int workers = config->workers < loader->batches ? config->workers : (int)loader->batches;
     loader->slot_count = workers + SPARE_SLOTS;
-    dp_status status = init_locks(loader, err);
-    if (status != DP_OK) {
-        dp_free(loader);
-        return status;
-    }
-    status = prepare(loader, workers, err);
+    dp_status status = prepare(loader, workers, err);
     if (status != DP_OK) {
         dp_loader_free(loader);
         return status;
@@ -259,20 +189,11 @@ void dp_loader_free(dp_loader *loader)
 {
     if (!loader)
         return;
-    pthread_mutex_lock(&loader->mutex);
-    loader->closing = true;
-    pthread_cond_broadcast(&loader->work);
-    pthread_mutex_unlock(&loader->mutex);
-    for (int i = 0; i < loader->thread_count; i++)
-        pthread_join(loader->threads[i], NULL);
-    pthread_cond_destroy(&loader->changed);
-    pthread_cond_destroy(&loader->work);
-    pthread_mutex_destroy(&loader->mutex);
+    dp_ahead_free(loader->ahead);
     if (loader->memory && loader->config.alloc)
         loader->config.release(loader->config.alloc_context, loader->memory);
     else
         dp_free(loader->memory);
-    dp_free(loader->threads);
     dp_free(loader->tracks);
     dp_free(loader->order);
     dp_free(loader->slots);
@@ -286,96 +207,31 @@ int64_t dp_loader_batches(const dp_loader *loader)
 
 /* ---- an epoch ---- */
 
-/* Lets no batch begin, waits for those that are being filled (they read the order), and drops all. */
-static void quiesce(dp_loader *loader)
-{
-    loader->next_begun = loader->next_delivered = loader->batches;
-    while (loader->filling > 0)
-        pthread_cond_wait(&loader->changed, &loader->mutex);
-    for (int i = 0; i < loader->slot_count; i++)
-        loader->slots[i].state = SLOT_FREE;
-}
-
 dp_status dp_loader_start(dp_loader *loader, int64_t epoch, int64_t first_batch, dp_error *err)
 {
     if (epoch < 0 || first_batch < 0 || first_batch > loader->batches)
         return dp_fail(err, DP_ERROR_USAGE, "cannot begin epoch %lld at batch %lld: it has %lld batches",
                        (long long)epoch, (long long)first_batch, (long long)loader->batches);
-    pthread_mutex_lock(&loader->mutex);
-    if (loader->handed_out > 0) {
-        int held = loader->handed_out;
-        pthread_mutex_unlock(&loader->mutex);
-        return dp_fail(err, DP_ERROR_INTERNAL, "an epoch begins while %d batch%s not been released", held,
-                       held == 1 ? " has" : "es have");
-    }
-    quiesce(loader);
+    DP_TRY(dp_ahead_stop(loader->ahead, err)); /* those that are being filled read the order */
     loader->epoch = epoch;
     if (loader->order)
         dp_order_of_epoch(loader->order, loader->info->samples, loader->config.seed, epoch);
-    loader->next_begun = loader->next_delivered = first_batch;
-    pthread_cond_broadcast(&loader->work);
-    pthread_mutex_unlock(&loader->mutex);
+    dp_ahead_start(loader->ahead, first_batch, loader->batches);
     return DP_OK;
-}
-
-static batch_slot *ready_slot(dp_loader *loader)
-{
-    for (int i = 0; i < loader->slot_count; i++) {
-        if (loader->slots[i].state == SLOT_READY && loader->slots[i].batch.index == loader->next_delivered)
-            return &loader->slots[i];
-    }
-    return NULL;
-}
-
-/* The next batch as a slot, ready or failed; NULL after the last. With the lock. */
-static batch_slot *wait_for_next(dp_loader *loader)
-{
-    batch_slot *slot;
-    if (loader->next_delivered == loader->batches)
-        return NULL;
-    while (!(slot = ready_slot(loader)))
-        pthread_cond_wait(&loader->changed, &loader->mutex);
-    loader->next_delivered++;
-    return slot;
-}
-
-static void free_again(dp_loader *loader, batch_slot *slot)
-{
-    slot->state = SLOT_FREE;
-    pthread_cond_signal(&loader->work);
 }
 
 dp_status dp_loader_next(dp_loader *loader, const dp_batch **out, dp_error *err)
 {
-    dp_status status = DP_OK;
+    int64_t slot;
     *out = NULL;
-    pthread_mutex_lock(&loader->mutex);
-    if (loader->handed_out == MAX_HANDED_OUT) { /* waiting on would end with every slot held */
-        pthread_mutex_unlock(&loader->mutex);
-        return dp_fail(err, DP_ERROR_INTERNAL, "a batch was asked for while %d are held", MAX_HANDED_OUT);
-    }
-    batch_slot *slot = wait_for_next(loader);
-    if (slot && slot->status == DP_OK) {
-        slot->state = SLOT_HANDED_OUT;
-        loader->handed_out++;
-        *out = &slot->batch;
-    } else if (slot) {
-        status = slot->status;
-        if (err)
-            *err = slot->err;
-        dp_error_prefix(err, "batch %lld", (long long)slot->batch.index);
-        free_again(loader, slot);
-    }
-    pthread_mutex_unlock(&loader->mutex);
-    return status;
+    DP_TRY(dp_ahead_next(loader->ahead, &slot, err));
+    if (slot >= 0)
+        *out = &loader->slots[slot].batch;
+    return DP_OK;
 }
 
 void dp_loader_release(dp_loader *loader, const dp_batch *batch)
 {
-    if (!batch)
-        return;
-    pthread_mutex_lock(&loader->mutex);
-    loader->handed_out--;
-    free_again(loader, batch->slot);
-    pthread_mutex_unlock(&loader->mutex);
+    if (batch)
+        dp_ahead_release(loader->ahead, (const batch_slot *)batch->slot - loader->slots);
 }

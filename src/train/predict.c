@@ -100,10 +100,10 @@ dp_status dp_predict_prepare(const dp_predictor *p, const dp_input *input, dp_re
     return status;
 }
 
-static dp_status predict_next(dp_predictor *p, dp_ahead *ahead, const dp_input *input, dp_error *err)
+static dp_status predict_next(dp_predictor *p, dp_decoder *decoder, const dp_input *input, dp_error *err)
 {
     dp_ready ready;
-    dp_status status = dp_ahead_next(ahead, &ready, err);
+    dp_status status = dp_decoder_next(decoder, &ready, err);
     if (status == DP_OK && p->masks) {
         status = dp_predict_mask(p, input->name, &ready.image, err);
     } else if (status == DP_OK) {
@@ -123,16 +123,16 @@ static dp_status prepare_folder(const dp_predictor *p, const dp_names *names, dp
 
 static dp_status predict_all(dp_predictor *p, const dp_inputs *inputs, dp_error *err)
 {
-    dp_ahead *ahead;
+    dp_decoder *decoder;
     if (p->masks)
         DP_TRY(prepare_folder(p, &inputs->names, err));
-    DP_TRY(dp_ahead_create(p, inputs->list, inputs->count, &ahead, err));
+    DP_TRY(dp_decoder_create(p, inputs->list, inputs->count, &decoder, err));
     if (p->config->start)
         p->config->start(p->config->user);
     dp_status status = DP_OK;
     for (int64_t i = 0; i < inputs->count && status == DP_OK; i++)
-        status = predict_next(p, ahead, &inputs->list[i], err);
-    dp_ahead_free(ahead);
+        status = predict_next(p, decoder, &inputs->list[i], err);
+    dp_decoder_free(decoder);
     return status == DP_OK ? dp_predict_flush(p, err) : status;
 }
 

@@ -85,14 +85,15 @@ void dp_ready_clear(dp_ready *ready);
 
 /* ---- predict_ahead.c ---- */
 
-typedef struct dp_ahead dp_ahead;
+typedef struct dp_decoder dp_decoder;
 /* Begins to prepare the inputs (which must outlive it) in config->workers threads; what waits is bounded by
  * a batch of pictures and by their pixels. Owner: the caller. */
-dp_status dp_ahead_create(const dp_predictor *predictor, const dp_input *inputs, int64_t count,
-                          dp_ahead **out, dp_error *err);
-/* The next one in order, to be called once for each. After a failure, too, *out is the caller's to clear. */
-dp_status dp_ahead_next(dp_ahead *ahead, dp_ready *out, dp_error *err);
-void dp_ahead_free(dp_ahead *ahead); /* joins the threads; NULL is fine */
+dp_status dp_decoder_create(const dp_predictor *predictor, const dp_input *inputs, int64_t count,
+                            dp_decoder **out, dp_error *err);
+/* The next one in order, to be called once for each; a failure is of that one alone. The caller clears *out.
+ */
+dp_status dp_decoder_next(dp_decoder *decoder, dp_ready *out, dp_error *err);
+void dp_decoder_free(dp_decoder *decoder); /* joins the threads; NULL is fine */
 
 /* ---- predict_batch.c ---- */
 dp_status dp_predict_open(dp_context *context, const dp_model *model, const dp_model_state *state,

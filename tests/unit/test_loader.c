@@ -261,7 +261,7 @@ START_TEST(two_batches_can_be_held)
     ck_assert_ptr_null(next(loader));
     dp_error err = {0};
     ck_assert_int_eq(dp_loader_start(loader, 1, 0, &err), DP_ERROR_INTERNAL);
-    ck_assert_ptr_nonnull(strstr(err.message, "1 batch has not been released"));
+    ck_assert_ptr_nonnull(strstr(err.message, "1 of what was taken has not been released"));
     dp_loader_release(loader, held);
     dp_loader_release(loader, NULL);
     start(loader, 1, 0);
