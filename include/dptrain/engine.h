@@ -27,6 +27,7 @@
 #define DPTRAIN_ENGINE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "dptrain/context.h"
@@ -81,9 +82,12 @@ typedef struct dp_engine_config {
     const char *const *freeze; /* patterns: parameters whose names match get no gradient */
     int freeze_count;
     bool direct_convolution; /* never Winograd */
-    uint64_t seed;           /* of dropout */
-    bool dry_run; /* memory is booked but not taken: dp_engine_plan and dp_engine_report say what a run would
-                     need, nothing can be run */
+    /* Weights and gradients travel in buckets of whole operations, of up to so many bytes each; an operation
+     * that is larger travels alone. 0: 10 MiB, and 1 MiB where the first of a pass begins to travel. */
+    size_t bucket_bytes;
+    uint64_t seed; /* of dropout */
+    bool dry_run;  /* memory is booked but not taken: dp_engine_plan and dp_engine_report say what a run would
+                      need, nothing can be run */
     /* A watchdog: called (in the thread that waits for the devices) when no device has come any further for
      * this long; `where` says what each one is at, on one line. Called again while that lasts, each time
      * after twice as long. The wait itself goes on: a hanging GPU cannot be let go of. 0 or NULL: none. */

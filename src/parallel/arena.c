@@ -10,7 +10,7 @@
  * early; the others are as large as keeps the cost of a hand-over small. The first that forward needs is
  * small for the same reason. Sizes as in DistributedDataParallel's reducer (first bucket 1 MiB, then 25),
  * tuned on CPU devices. */
-enum { SMALL_BUCKET = 1 << 18, LARGE_BUCKET = 5 << 19 }; /* elements: 1 MiB and 10 MiB */
+enum { SMALL_BUCKET = 1 << 20, LARGE_BUCKET = 10 << 20 }; /* bytes */
 
 static dp_status mark_trainable(const dp_model *model, const char *const *freeze, int freeze_count,
                                 dp_arena *arena, dp_error *err)
@@ -41,9 +41,17 @@ static int64_t aligned(int64_t elements)
     return (elements + 15) / 16 * 16;
 }
 
+/* Of the bucket that is open. */
+static size_t limit_of(const dp_arena *arena, size_t bucket_bytes)
+{
+    size_t limit = arena->bucket_count <= 1 ? SMALL_BUCKET : LARGE_BUCKET;
+    return bucket_bytes ? bucket_bytes : limit;
+}
+
 /* Adds one step's parameters of the wanted kind behind `end` and extends the open bucket, or opens the next.
  */
-static void place_step(const dp_model *model, dp_arena *arena, int step, bool trainable, int64_t *end)
+static void place_step(const dp_model *model, dp_arena *arena, int step, bool trainable, size_t bucket_bytes,
+                       int64_t *end)
 {
     const dp_node *node = &model->program[step];
     int64_t begin = *end;
@@ -55,8 +63,8 @@ static void place_step(const dp_model *model, dp_arena *arena, int step, bool tr
     if (*end == begin)
         return;
     dp_bucket *open = arena->bucket_count ? &arena->buckets[arena->bucket_count - 1] : NULL;
-    int64_t limit = arena->bucket_count <= 1 ? SMALL_BUCKET : LARGE_BUCKET;
-    if (open && open->trainable == trainable && *end - open->begin <= limit)
+    if (open && open->trainable == trainable &&
+        (size_t)(*end - open->begin) * sizeof(float) <= limit_of(arena, bucket_bytes))
         open->end = *end;
     else
         arena->buckets[arena->bucket_count++] =
@@ -71,14 +79,14 @@ static int by_first_step(const void *a, const void *b)
     return x->begin < y->begin ? -1 : x->begin > y->begin;
 }
 
-static void lay_out(const dp_model *model, dp_arena *arena)
+static void lay_out(const dp_model *model, size_t bucket_bytes, dp_arena *arena)
 {
     int64_t end = 0;
     for (int s = 0; s < model->program_count; s++)
-        place_step(model, arena, s, true, &end);
+        place_step(model, arena, s, true, bucket_bytes, &end);
     arena->trainable_elements = end;
     for (int s = 0; s < model->program_count; s++)
-        place_step(model, arena, s, false, &end);
+        place_step(model, arena, s, false, bucket_bytes, &end);
     arena->used_elements = end;
     for (int p = 0; p < arena->param_count; p++)
         if (!model->params[p].info.used) {
@@ -94,8 +102,8 @@ static void lay_out(const dp_model *model, dp_arena *arena)
     qsort(arena->buckets, (size_t)arena->bucket_count, sizeof *arena->buckets, by_first_step);
 }
 
-dp_status dp_arena_create(const dp_model *model, const char *const *freeze, int freeze_count, dp_arena *out,
-                          dp_error *err)
+dp_status dp_arena_create(const dp_model *model, const char *const *freeze, int freeze_count,
+                          size_t bucket_bytes, dp_arena *out, dp_error *err)
 {
     memset(out, 0, sizeof *out);
     out->param_count = model->param_count;
@@ -108,7 +116,7 @@ dp_status dp_arena_create(const dp_model *model, const char *const *freeze, int 
         dp_arena_clear(out);
         return status;
     }
-    lay_out(model, out);
+    lay_out(model, bucket_bytes, out);
     return DP_OK;
 }
 

@@ -32,9 +32,10 @@ typedef struct dp_arena {
     int64_t largest_bucket; /* elements, of the trainable ones */
 } dp_arena;
 
-/* freeze: patterns of names. DP_ERROR_USAGE if a pattern matches nothing or nothing is left to train. */
-dp_status dp_arena_create(const dp_model *model, const char *const *freeze, int freeze_count, dp_arena *out,
-                          dp_error *err);
+/* freeze: patterns of names. bucket_bytes: as in dp_engine_config. DP_ERROR_USAGE if a pattern matches
+ * nothing or nothing is left to train. */
+dp_status dp_arena_create(const dp_model *model, const char *const *freeze, int freeze_count,
+                          size_t bucket_bytes, dp_arena *out, dp_error *err);
 void dp_arena_clear(dp_arena *arena);
 
 #endif

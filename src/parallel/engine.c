@@ -153,7 +153,8 @@ static void describe_model(dp_engine *e)
 
 static dp_status start_engine(dp_engine *e, const dp_engine_config *config, dp_error *err)
 {
-    DP_TRY(dp_arena_create(e->model, config->freeze, config->freeze_count, &e->arena, err));
+    DP_TRY(dp_arena_create(e->model, config->freeze, config->freeze_count, config->bucket_bytes, &e->arena,
+                           err));
     DP_TRY(prepare_replicas(e, err));
     DP_TRY(dp_spans_create_tracks(e, err));
     DP_TRY(dp_workers_start(e, err));

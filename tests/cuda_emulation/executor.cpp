@@ -3,7 +3,7 @@
 // The threads of a block run one after another on the host thread's own stack, so a kernel without barriers
 // is a plain loop over its threads. Only when one has to wait, at a barrier or in a warp operation, is a
 // fiber started that runs the rest. A fiber never ends: it goes back to a pool and runs threads of later
-// blocks, which keeps TSan's picture of its stack whole.
+// blocks.
 //
 // With a seed, blocks and threads run in another order in each launch.
 #include "fiber.h"

@@ -65,14 +65,11 @@ Fiber *make_fiber(void (*entry)())
     makecontext(context, entry, 0);
     fiber->stack_pointer = context;
 #endif
-    fiber->tsan = __tsan_create_fiber ? __tsan_create_fiber(0) : nullptr;
     return fiber;
 }
 
 void destroy_fiber(Fiber *fiber)
 {
-    if (__tsan_destroy_fiber)
-        __tsan_destroy_fiber(fiber->tsan);
     munmap(fiber->stack, fiber_stack_bytes);
 #ifndef __x86_64__
     delete (ucontext_t *)fiber->stack_pointer;
@@ -82,8 +79,9 @@ void destroy_fiber(Fiber *fiber)
 
 void adopt_thread(Fiber *fiber)
 {
-    fiber->tsan = __tsan_get_current_fiber ? __tsan_get_current_fiber() : nullptr;
-#ifndef __x86_64__
+#ifdef __x86_64__
+    (void)fiber;
+#else
     if (!fiber->stack_pointer)
         fiber->stack_pointer = new ucontext_t;
 #endif
@@ -91,8 +89,6 @@ void adopt_thread(Fiber *fiber)
 
 void switch_fiber(Fiber *from, Fiber *to)
 {
-    if (__tsan_switch_to_fiber)
-        __tsan_switch_to_fiber(to->tsan, 0);
 #ifdef __x86_64__
     emulation_switch_stack(&from->stack_pointer, to->stack_pointer);
 #else

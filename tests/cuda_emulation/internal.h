@@ -44,6 +44,8 @@ struct Settings {
     uint64_t seed = 0;
     uint64_t max_delay_us = 0;
     std::string report_path;
+    std::string waits_path;
+    std::set<std::string> skipped_waits; // places in callers
 };
 
 const Settings &settings();
@@ -96,6 +98,7 @@ struct Runtime {
     AllocationMap host_blocks; // pinned
     std::set<CUevent_st *> events;
     uint64_t streams_created = 0;
+    std::set<std::string> wait_callers;               // seen so far, where they are asked for
     std::map<const void *, int> dynamic_shared_limit; // by kernel, where raised
 };
 
@@ -152,6 +155,12 @@ void enqueue(cudaStream_t stream, std::function<void()> work);
 void synchronize(cudaStream_t stream);
 void synchronize_all(Gpu *gpu);
 void discard_streams_and_events(Gpu *gpu);
+
+// ---- waits.cpp
+
+// For the CUDA functions that wait, with their __builtin_return_address(0): writes down who calls, where that
+// is asked for; true if this wait is to be left out.
+bool skips_wait(const void *caller);
 
 // ---- executor.cpp
 

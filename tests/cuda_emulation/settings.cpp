@@ -166,6 +166,13 @@ static Settings *read_settings()
     settings->max_delay_us = number_of("DPTRAIN_EMULATED_DELAY_US", 0, 1000000);
     const char *report = variable("DPTRAIN_EMULATED_REPORT");
     settings->report_path = report ? report : "";
+    const char *waits = variable("DPTRAIN_EMULATED_WAITS");
+    settings->waits_path = waits ? waits : "";
+    for (const char *place = variable("DPTRAIN_EMULATED_SKIP_WAIT"); place && *place;) {
+        size_t length = strcspn(place, ",");
+        settings->skipped_waits.emplace(place, length);
+        place += length + (place[length] == ',');
+    }
     return settings;
 }
 

@@ -36,7 +36,7 @@ static inline void make_data(void)
         labels[i] = (int32_t)((s = s * 1664525u + 1013904223u) >> 16) % CLASSES;
 }
 
-static inline void open_devices(run *r, int devices)
+static inline void open_devices_p2p(run *r, int devices, dp_p2p p2p)
 {
     dp_error err = {0};
     memset(r, 0, sizeof *r);
@@ -45,13 +45,18 @@ static inline void open_devices(run *r, int devices)
     cc.backend = backend;
     cc.logical_devices = devices;
     cc.threads_per_device = 1;
-    cc.p2p = DP_P2P_ON;
+    cc.p2p = p2p;
     ck_assert_msg(dp_context_open(&cc, &r->context, &err) == DP_OK, "%s", err.message);
     r->config = dp_engine_defaults();
     for (int k = 0; k < devices; k++)
         r->ids[k] = k;
     r->config.device_ids = r->ids;
     r->config.device_count = devices;
+}
+
+static inline void open_devices(run *r, int devices)
+{
+    open_devices_p2p(r, devices, DP_P2P_ON);
 }
 
 static inline void open_engine(run *r, const char *model)

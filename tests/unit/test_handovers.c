@@ -1,7 +1,14 @@
-/* Training steps of four kinds of models, in which the devices hand over all that they ever do: windows of
- * several batches, idle devices, staged batches, evaluations between, the state read and set, the watchdog
- * looking on. What this proves is that neither staging nor watching changes a bit; under ThreadSanitizer, and
- * on emulated GPUs above all, whose streams only events order, that nothing is touched before it is ready. */
+/* Training steps of four kinds of models, in which the devices hand over all that they ever do: weights and
+ * gradients in several buckets, windows of several batches, idle devices, staged batches, evaluations
+ * between, the state read, spoilt and set, the watchdog looking on, transfers through the host, steps and
+ * links that fail. Staging, setting back and watching change no bit; and under ThreadSanitizer, on emulated
+ * GPUs above all, whose streams only events order, nothing is touched before it is ready.
+ *
+ * tests/tools/waits.py runs this with one wait left out at a time. For it the hash of each run's results goes
+ * to the file that DPTRAIN_TEST_BITS names. */
+#include <math.h>
+#include <stdio.h>
+
 #include "engine_run.h"
 
 /* SAMPLES: on three devices 3, 3 and 2. FEWER: the third device is idle. */
@@ -11,11 +18,12 @@ static const struct kind {
     const char *name;
     int64_t shape[3], outputs;
     bool mask;
+    size_t bucket_bytes; /* of three buckets and more */
 } kinds[] = {
-    {"mlp", {1, 6, 6}, CLASSES, false},
-    {"lenet", {1, 6, 6}, CLASSES, false},
-    {"resnet18_cifar", {1, 8, 8}, CLASSES, false},
-    {"unet16", {1, 32, 32}, 1, true},
+    {"mlp", {1, 6, 6}, CLASSES, false, 1 << 10},
+    {"lenet", {1, 6, 6}, CLASSES, false, 16 << 10},
+    {"resnet18_cifar", {1, 8, 8}, CLASSES, false, 8 << 10},
+    {"unet16", {1, 32, 32}, 1, true, 8 << 10},
 };
 
 enum { KINDS = sizeof kinds / sizeof *kinds, MODES = DP_LOSS_GLOBAL + 1 };
@@ -86,16 +94,134 @@ static dp_host_batch fill(const struct kind *kind, memory *m, int number, int64_
     return (dp_host_batch){samples, inputs, m->targets[number % BATCHES]};
 }
 
+/* ---- the watchdog ---- */
+
+/* The last device is held up before its step until the watchdog has told of it. */
+typedef struct watch {
+    int devices;
+    bool holds;
+    dp_signal told;
+} watch;
+
+static dp_status hold(dp_replica *r, const void *signal, dp_error *err)
+{
+    (void)r, (void)err;
+    dp_signal_wait(*(dp_signal *const *)signal, 1);
+    return DP_OK;
+}
+
 static void on_stall(void *user, const char *where)
 {
-    (void)user;
-    ck_assert_ptr_nonnull(strstr(where, ":0 "));
+    watch *w = user;
+    char device[32];
+    for (int k = 0; k < w->devices; k++) {
+        bool held = w->holds && k == w->devices - 1;
+        snprintf(device, sizeof device, "%s:%d %s", on("cpu", "cuda"), k, held ? "has not begun" : "");
+        ck_assert_msg(strstr(where, device) != NULL, "'%s' is not in: %s", device, where);
+    }
+    if (w->holds)
+        dp_signal_post(&w->told, 1);
+    w->holds = false;
 }
+
+/* ---- a run ---- */
 
 #define OK(call) ck_assert_msg((call) == DP_OK, "%s", err.message)
 
-/* Two windows; the second ends without the last device. */
-static void steps(run *r, const struct kind *kind, memory *m, bool staging)
+static uint64_t hash(uint64_t h, const void *data, size_t bytes)
+{
+    const unsigned char *at = data;
+    for (size_t i = 0; i < bytes; i++)
+        h = (h ^ at[i]) * 1099511628211u; /* FNV-1a */
+    return h;
+}
+
+static void *copy_of(const void *data, size_t bytes)
+{
+    void *out = malloc(bytes + 1);
+    memcpy(out, data, bytes);
+    return out;
+}
+
+static void set_all(run *r, memory *m)
+{
+    dp_error err = {0};
+    OK(dp_engine_set_state(r->engine, &m->state, &err));
+    OK(dp_engine_set_optimizer(r->engine, &m->optimizer, &err));
+}
+
+static void get_all(run *r, memory *m)
+{
+    dp_error err = {0};
+    OK(dp_engine_get_state(r->engine, &m->state, &err));
+    OK(dp_engine_get_optimizer(r->engine, &m->optimizer, &err));
+}
+
+/* The three arrays of a state: to `scale` times what they hold, plus `more`. */
+static void alter_all(const run *r, memory *m, float scale, float more)
+{
+    int64_t weights = dp_model_elements(r->model), buffers = dp_model_buffer_elements(r->model);
+    for (int64_t i = 0; i < weights; i++) {
+        m->state.weights[i] = m->state.weights[i] * scale + more;
+        m->optimizer.moment[0][i] = m->optimizer.moment[0][i] * scale + more;
+    }
+    for (int64_t i = 0; i < buffers; i++)
+        m->state.buffers[i] = m->state.buffers[i] * scale + more;
+}
+
+static uint64_t hash_all(const run *r, const memory *m)
+{
+    size_t floats = (size_t)dp_model_elements(r->model) * sizeof(float);
+    uint64_t h = hash(0, m->state.weights, floats);
+    h = hash(h, m->state.buffers, (size_t)dp_model_buffer_elements(r->model) * sizeof(float));
+    return hash(h, m->optimizer.moment[0], floats);
+}
+
+/* Everything that a checkpoint holds is read, other values are set, and the first ones again, as in a run
+ * that resumes: each time all devices compute with what was set, and that is what is read. The host's memory
+ * is written as soon as a call returns. */
+static void spoil_and_restore(run *r, memory *m, const dp_host_batch *batch)
+{
+    dp_error err = {0};
+    size_t bytes = (size_t)batch->samples * (size_t)r->engine->output_elements * sizeof(float);
+    size_t floats = (size_t)dp_model_elements(r->model) * sizeof(float);
+    size_t buffers = (size_t)dp_model_buffer_elements(r->model) * sizeof(float);
+    OK(dp_engine_forward(r->engine, batch, m->outputs, &err));
+    float *before = copy_of(m->outputs, bytes);
+    get_all(r, m);
+    int64_t updates = m->optimizer.updates;
+    ck_assert_int_gt(updates, 0);
+    uint64_t first = hash_all(r, m);
+    float *saved[] = {copy_of(m->state.weights, floats), copy_of(m->state.buffers, buffers),
+                      copy_of(m->optimizer.moment[0], floats)};
+    alter_all(r, m, 0.5F, 0.01F); /* variances stay above 0 */
+    m->optimizer.updates = updates + 1;
+    uint64_t second = hash_all(r, m);
+    set_all(r, m);
+    alter_all(r, m, 0, 0);
+    OK(dp_engine_forward(r->engine, batch, m->outputs, &err));
+    ck_assert_msg(memcmp(before, m->outputs, bytes) != 0, "other weights, and the same outputs");
+    get_all(r, m);
+    ck_assert_uint_eq(hash_all(r, m), second);
+    ck_assert_int_eq(m->optimizer.updates, updates + 1);
+    memcpy(m->state.weights, saved[0], floats);
+    memcpy(m->state.buffers, saved[1], buffers);
+    memcpy(m->optimizer.moment[0], saved[2], floats);
+    m->optimizer.updates = updates;
+    set_all(r, m);
+    alter_all(r, m, 0, 0);
+    OK(dp_engine_forward(r->engine, batch, m->outputs, &err));
+    ck_assert_msg(memcmp(before, m->outputs, bytes) == 0, "the same weights, and other outputs");
+    get_all(r, m);
+    ck_assert_uint_eq(hash_all(r, m), first);
+    for (int i = 0; i < 3; i++)
+        free(saved[i]);
+    free(before);
+}
+
+/* Two windows; the second ends without the last device. With a watch, batches are staged, the first step is
+ * held up, and between the windows the state is spoilt and restored. Returns a hash of losses and outputs. */
+static uint64_t steps(run *r, const struct kind *kind, memory *m, watch *w)
 {
     static const struct {
         int64_t samples;
@@ -104,100 +230,221 @@ static void steps(run *r, const struct kind *kind, memory *m, bool staging)
     enum { COUNT = sizeof plan / sizeof *plan };
     dp_error err = {0};
     dp_step_result result;
+    uint64_t h = 0;
     OK(dp_engine_plan(r->engine, SAMPLES, true, &err));
     OK(dp_engine_plan(r->engine, FEWER, true, &err));
     dp_host_batch batch = fill(kind, m, 0, SAMPLES);
+    dp_signal *told = w ? &w->told : NULL;
+    if (w) {
+        w->holds = true;
+        dp_worker_post(&r->engine->replicas[w->devices - 1], hold, &told);
+    }
     for (int i = 0; i < COUNT; i++) {
         const dp_step step = {.batch = batch, .lr = 0.01, .loss_scale = 0.5, .update = plan[i].update};
         OK(dp_engine_begin(r->engine, &step, &err));
         bool last = i == COUNT - 1, evaluates = i % 2 == 1;
         if (!last)
             batch = fill(kind, m, i + 1, plan[i + 1].samples);
-        if (!last && !evaluates && staging)
+        if (!last && !evaluates && w)
             OK(dp_engine_stage(r->engine, &batch, &err));
         OK(dp_engine_finish(r->engine, &result, &err));
         ck_assert_msg(result.finite, "%s", result.nonfinite_what);
-        if (evaluates) { /* what was to come next is only looked at first */
-            OK(dp_engine_evaluate(r->engine, &batch, &result, &err));
-            OK(dp_engine_forward(r->engine, &batch, m->outputs, &err));
-        }
+        h = hash(h, &result.loss, sizeof result.loss);
+        if (!evaluates) /* what was to come next is only looked at first */
+            continue;
+        OK(dp_engine_evaluate(r->engine, &batch, &result, &err));
+        h = hash(h, &result.loss, sizeof result.loss);
+        OK(dp_engine_forward(r->engine, &batch, m->outputs, &err));
+        h = hash(h, m->outputs, (size_t)batch.samples * (size_t)r->engine->output_elements * sizeof(float));
+        if (w && !last)
+            spoil_and_restore(r, m, &batch);
     }
+    ck_assert(!w || dp_signal_reached(&w->told, 1));
+    return h;
 }
 
-/* Everything that a checkpoint holds is read, spoilt and set again, as in a run that resumes. */
-static void restore(run *r, memory *m)
+/* Some of the runs transfer through the host's memory. */
+static void open_kind(run *r, const struct kind *kind, dp_loss_mode mode, int devices)
 {
     dp_error err = {0};
-    size_t floats = (size_t)dp_model_elements(r->model) * sizeof(float);
-    for (int i = 0; i < 2; i++) {
-        OK(dp_engine_get_state(r->engine, &m->state, &err));
-        OK(dp_engine_get_optimizer(r->engine, &m->optimizer, &err));
-        if (i == 0) {
-            OK(dp_engine_set_state(r->engine, &m->state, &err));
-            OK(dp_engine_set_optimizer(r->engine, &m->optimizer, &err));
-            memset(m->state.weights, 0, floats);
-            memset(m->state.buffers, 0, (size_t)dp_model_buffer_elements(r->model) * sizeof(float));
-            memset(m->optimizer.moment[0], 0, floats);
-        }
-    }
-}
-
-/* Weights after the steps (to be freed), and their number. */
-static int64_t weights_after(const struct kind *kind, dp_loss_mode mode, int devices, bool staging,
-                             float **weights)
-{
-    run r;
-    memory m;
-    dp_error err = {0};
-    open_devices(&r, devices);
-    r.config.loss_mode = mode;
-    r.config.criterion = kind->mask ? DP_LOSS_BCE_WITH_LOGITS : DP_LOSS_CROSS_ENTROPY;
-    r.config.output_device = devices - 1;
-    if (staging) {
-        r.config.stall_seconds = 1e-3;
-        r.config.stalled = on_stall;
-    }
+    open_devices_p2p(r, devices, ((int)mode + devices) % 2 ? DP_P2P_OFF : DP_P2P_ON);
+    r->config.loss_mode = mode;
+    r->config.criterion = kind->mask ? DP_LOSS_BCE_WITH_LOGITS : DP_LOSS_CROSS_ENTROPY;
+    r->config.output_device = devices - 1;
+    r->config.bucket_bytes = kind->bucket_bytes;
     dp_model_config mc = {.name = kind->name,
                           .input_rank = 3,
                           .outputs = kind->outputs,
                           .hidden_count = 2,
                           .hidden = {32, 16},
-                          .width = 4,
-                          .filters = 4};
+                          .width = 2,
+                          .filters = 2};
     memcpy(mc.input_shape, kind->shape, sizeof kind->shape);
-    OK(dp_model_build(&mc, &r.model, &err));
+    OK(dp_model_build(&mc, &r->model, &err));
+}
+
+/* A hash of all that the run came to. */
+static uint64_t bits_after(const struct kind *kind, dp_loss_mode mode, int devices, bool watched)
+{
+    run r;
+    memory m;
+    watch w = {.devices = devices};
+    dp_error err = {0};
+    open_kind(&r, kind, mode, devices);
+    if (watched) {
+        OK(dp_signal_init(&w.told, 0, &err));
+        r.config.stall_seconds = 1e-3;
+        r.config.stalled = on_stall;
+        r.config.stalled_user = &w;
+    }
     OK(dp_engine_create(r.context, r.model, &r.config, &r.engine, &err));
+    ck_assert_int_ge(r.engine->arena.bucket_count, 3);
     open_memory(&r, kind, &m);
     dp_model_init_weights(r.model, 5, m.state.weights);
     OK(dp_engine_set_weights(r.engine, m.state.weights, &err));
     memset(m.state.weights, 0, (size_t)dp_model_elements(r.model) * sizeof(float));
-    steps(&r, kind, &m, staging);
-    restore(&r, &m);
-    OK(dp_engine_get_weights(r.engine, m.state.weights, &err));
-    int64_t elements = dp_model_elements(r.model);
-    *weights = malloc((size_t)elements * sizeof **weights);
-    memcpy(*weights, m.state.weights, (size_t)elements * sizeof **weights);
+    uint64_t h = steps(&r, kind, &m, watched ? &w : NULL);
+    get_all(&r, &m);
+    h ^= hash_all(&r, &m);
     close_memory(&r, &m);
     close_run(&r);
-    return elements;
+    if (watched)
+        dp_signal_destroy(&w.told);
+    return h;
+}
+
+static void write_bits(const char *name, int number, uint64_t bits)
+{
+    const char *path = getenv("DPTRAIN_TEST_BITS");
+    FILE *file = path ? fopen(path, "a") : NULL;
+    ck_assert(!path || file);
+    if (file) {
+        fprintf(file, "%s %d %016llx\n", name, number, (unsigned long long)bits);
+        ck_assert_int_eq(fclose(file), 0);
+    }
 }
 
 /* By kind, then by mode, then on two devices and on three. */
-START_TEST(neither_staging_nor_watching_changes_a_bit)
+START_TEST(neither_staging_nor_restoring_nor_watching_changes_a_bit)
 {
     const struct kind *kind = &kinds[_i / (2 * MODES)];
     dp_loss_mode mode = (dp_loss_mode)(_i / 2 % MODES);
     int devices = 2 + _i % 2;
-    float *plain, *staged;
-    int64_t elements = weights_after(kind, mode, devices, true, &staged);
+    uint64_t bits = bits_after(kind, mode, devices, true);
+    write_bits(kind->name, _i, bits);
     /* Emulated GPUs are slow, and what ThreadSanitizer looks for there is in the first run. */
-    if (backend == DP_BACKEND_CPU) {
-        weights_after(kind, mode, devices, false, &plain);
-        ck_assert_msg(memcmp(plain, staged, (size_t)elements * sizeof *plain) == 0, "%s, %d devices",
-                      kind->name, devices);
-        free(plain);
-    }
-    free(staged);
+    if (backend == DP_BACKEND_CPU)
+        ck_assert_uint_eq(bits_after(kind, mode, devices, false), bits);
+}
+END_TEST
+
+/* ---- what training steps do not do ---- */
+
+START_TEST(a_nan_is_found_in_the_gradients)
+{
+    const struct kind *kind = &kinds[0];
+    run r;
+    memory m;
+    dp_error err = {0};
+    dp_step_result result;
+    open_kind(&r, kind, DP_LOSS_GLOBAL, 2);
+    OK(dp_engine_create(r.context, r.model, &r.config, &r.engine, &err));
+    open_memory(&r, kind, &m);
+    dp_model_init_weights(r.model, 5, m.state.weights);
+    OK(dp_engine_set_weights(r.engine, m.state.weights, &err));
+    const dp_step step = {.batch = fill(kind, &m, 0, SAMPLES), .lr = 0.01, .update = true};
+    m.inputs[0][(SAMPLES - 1) * FEATURES] = NAN; /* the last device's */
+    OK(dp_engine_train(r.engine, &step, &result, &err));
+    ck_assert(!result.finite);
+    const char *where = on("the gradient of 'fc1.weight' on cpu:1", "the gradient of 'fc1.weight' on cuda:1");
+    ck_assert_msg(strstr(result.nonfinite_what, where) != NULL, "%s", result.nonfinite_what);
+    close_memory(&r, &m);
+    close_run(&r);
+}
+END_TEST
+
+START_TEST(a_link_carries_what_was_sent)
+{
+    run r;
+    dp_error err = {0};
+    bool intact = false;
+    open_devices(&r, 2);
+    OK(dp_context_try_link(r.context, 0, 1, &intact, &err));
+    ck_assert(intact);
+    dp_context_close(r.context);
+}
+END_TEST
+
+/* ---- failures on emulated GPUs, which are so slow that much is queued when they happen ---- */
+
+/* False: these are no emulated GPUs. */
+static bool slow_gpus(const char *fault)
+{
+    if (backend != DP_BACKEND_CUDA || !getenv("DPTRAIN_EMULATED_GPUS"))
+        return false;
+    setenv("DPTRAIN_EMULATED_DELAY_US", "20000", 1);
+    setenv("DPTRAIN_EMULATED_FAULT", fault, 1);
+    return true;
+}
+
+/* The other device's copies of the primary's weights are queued when the primary gives its memory back. */
+START_TEST(a_failed_step_leaves_nothing_queued)
+{
+    const struct kind *kind = &kinds[0];
+    run r;
+    memory m;
+    dp_error err = {0};
+    dp_step_result result;
+    if (!slow_gpus("cudaLaunchKernelExC:1:999"))
+        return;
+    open_kind(&r, kind, DP_LOSS_GATHER, 2);
+    OK(dp_engine_create(r.context, r.model, &r.config, &r.engine, &err));
+    open_memory(&r, kind, &m);
+    dp_model_init_weights(r.model, 5, m.state.weights);
+    OK(dp_engine_set_weights(r.engine, m.state.weights, &err));
+    const dp_step step = {.batch = fill(kind, &m, 0, SAMPLES), .lr = 0.01, .update = true};
+    ck_assert_int_eq(dp_engine_train(r.engine, &step, &result, &err), DP_ERROR_DEVICE);
+    dp_engine_free(r.engine);
+    r.engine = NULL;
+    close_memory(&r, &m);
+    close_run(&r);
+}
+END_TEST
+
+START_TEST(a_failed_trial_of_a_link_leaves_nothing_queued)
+{
+    run r;
+    dp_error err = {0};
+    bool intact = true;
+    if (!slow_gpus("cudaEventRecord:1:999"))
+        return;
+    open_devices(&r, 2);
+    ck_assert_int_eq(dp_context_try_link(r.context, 0, 1, &intact, &err), DP_ERROR_DEVICE);
+    ck_assert(!intact);
+    dp_context_close(r.context);
+}
+END_TEST
+
+START_TEST(memory_is_freed_after_the_work_that_uses_it)
+{
+    enum { BYTES = 4096 };
+    run r;
+    dp_error err = {0};
+    dp_stream stream;
+    void *memory;
+    if (!slow_gpus(""))
+        return;
+    open_devices(&r, 1);
+    dp_device *device = &r.context->backend->devices[0];
+    OK(dp_device_enter(device, &err));
+    OK(dp_stream_create(device, "test", &stream, &err));
+    OK(dp_memory_alloc(device, DP_MEM_STAGING, BYTES, &memory, &err));
+    for (int i = 0; i < 10; i++)
+        OK(dp_fill_zero(&stream, memory, BYTES, &err));
+    dp_memory_free(device, DP_MEM_STAGING, BYTES, memory);
+    dp_stream_destroy(&stream);
+    dp_device_leave(device);
+    dp_context_close(r.context);
 }
 END_TEST
 
@@ -207,9 +454,17 @@ int main(int argc, char **argv)
     for (int k = 0; k < KINDS; k++) {
         TCase *t = tcase_create(kinds[k].name);
         tcase_set_timeout(t, 60);
-        tcase_add_loop_test(t, neither_staging_nor_watching_changes_a_bit, 2 * MODES * k,
+        tcase_add_loop_test(t, neither_staging_nor_restoring_nor_watching_changes_a_bit, 2 * MODES * k,
                             2 * MODES * (k + 1));
         suite_add_tcase(s, t);
     }
+    TCase *t = tcase_create("rare");
+    tcase_set_timeout(t, 60);
+    tcase_add_test(t, a_nan_is_found_in_the_gradients);
+    tcase_add_test(t, a_link_carries_what_was_sent);
+    tcase_add_test(t, a_failed_step_leaves_nothing_queued);
+    tcase_add_test(t, a_failed_trial_of_a_link_leaves_nothing_queued);
+    tcase_add_test(t, memory_is_freed_after_the_work_that_uses_it);
+    suite_add_tcase(s, t);
     return run_tests(argc, argv, s);
 }

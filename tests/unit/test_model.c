@@ -198,7 +198,7 @@ START_TEST(buckets_cover_what_is_trained)
     const char *freeze[] = {"conv1.*"};
     dp_arena a;
     dp_error err = {0};
-    ck_assert(dp_arena_create(m, freeze, 1, &a, &err) == DP_OK);
+    ck_assert(dp_arena_create(m, freeze, 1, 0, &a, &err) == DP_OK);
     int64_t trained = 0, sent = 0;
     for (int b = 0; b < a.bucket_count; b++) {
         ck_assert_int_lt(a.buckets[b].begin, a.buckets[b].end);
@@ -215,11 +215,49 @@ START_TEST(buckets_cover_what_is_trained)
     }
     dp_arena_clear(&a);
     freeze[0] = "conv9.*";
-    ck_assert_int_eq(dp_arena_create(m, freeze, 1, &a, &err), DP_ERROR_USAGE);
+    ck_assert_int_eq(dp_arena_create(m, freeze, 1, 0, &a, &err), DP_ERROR_USAGE);
     ck_assert_ptr_nonnull(strstr(err.message, "'conv9.*' matches no parameter"));
     freeze[0] = "*";
-    ck_assert_int_eq(dp_arena_create(m, freeze, 1, &a, &err), DP_ERROR_USAGE);
+    ck_assert_int_eq(dp_arena_create(m, freeze, 1, 0, &a, &err), DP_ERROR_USAGE);
     ck_assert_ptr_nonnull(strstr(err.message, "nothing is left to train"));
+    dp_model_free(m);
+}
+END_TEST
+
+/* Operations whose parameters lie in the bucket. */
+static int operations_in(const dp_model *m, const dp_arena *a, const dp_bucket *b)
+{
+    int count = 0;
+    for (int step = 0; step < m->program_count; step++) {
+        const dp_node *node = &m->program[step];
+        int64_t at = node->params ? a->offset[node->param[0]] : -1;
+        count += at >= b->begin && at < b->end;
+    }
+    return count;
+}
+
+START_TEST(buckets_keep_to_their_limit)
+{
+    dp_model *m = build("lenet", 3, (int64_t[]){1, 28, 28}, 10);
+    dp_arena a;
+    dp_error err = {0};
+    ck_assert(dp_arena_create(m, NULL, 0, 0, &a, &err) == DP_OK);
+    ck_assert_int_eq(a.bucket_count, 1);
+    int64_t elements = a.trainable_elements;
+    dp_arena_clear(&a);
+    for (size_t limit = 1; limit < 1 << 20; limit *= 4) {
+        ck_assert(dp_arena_create(m, NULL, 0, limit, &a, &err) == DP_OK);
+        ck_assert_int_eq(a.trainable_elements, elements);
+        for (int b = 0; b < a.bucket_count; b++) {
+            const dp_bucket *bucket = &a.buckets[b];
+            size_t bytes = (size_t)(bucket->end - bucket->begin) * sizeof(float);
+            ck_assert(bytes <= limit || operations_in(m, &a, bucket) == 1);
+            ck_assert_int_eq(bucket->begin, b ? a.buckets[b - 1].end : 0);
+        }
+        if (limit == 1)
+            ck_assert_int_eq(a.bucket_count, 5); /* every layer alone */
+        dp_arena_clear(&a);
+    }
     dp_model_free(m);
 }
 END_TEST
@@ -237,6 +275,7 @@ int main(void)
     tcase_add_test(t, initial_weights_depend_on_seed_alone);
     tcase_add_test(t, blocks_that_live_together_do_not_overlap);
     tcase_add_test(t, buckets_cover_what_is_trained);
+    tcase_add_test(t, buckets_keep_to_their_limit);
     suite_add_tcase(s, t);
     SRunner *r = srunner_create(s);
     srunner_run_all(r, CK_NORMAL);
