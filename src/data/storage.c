@@ -196,8 +196,9 @@ dp_status dp_storage_check_labels(const dp_storage *storage, int64_t classes, in
                            storage->labels_path, (long long)i, label);
         if (classes > 0 && label >= classes)
             return dp_fail(err, DP_ERROR_MISMATCH,
-                           "'%s': the label of sample %lld is %d, but the classes are 0 to %lld",
-                           storage->labels_path, (long long)i, label, (long long)classes - 1);
+                           "'%s': the label of sample %lld is %d, but there %s %lld class%s (0 to %lld)",
+                           storage->labels_path, (long long)i, label, classes == 1 ? "is" : "are",
+                           (long long)classes, classes == 1 ? "" : "es", (long long)classes - 1);
         if (label > *largest)
             *largest = label;
     }

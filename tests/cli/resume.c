@@ -298,8 +298,8 @@ START_TEST(a_resume_with_other_settings_names_them)
     static const struct {
         const char *options, *text;
     } others[] = {
-        {"--model mlp --hidden 8", "model was {\"model\":\"linear\""},
-        {"--data synthetic:128", "training data was 54 samples"},
+        {"--model mlp --hidden 8", "model: {\"model\":\"linear\""},
+        {"--data synthetic:128", "training data: 54 samples"},
         {"--data synthetic:64 --seed 1", "seed: 0 then, 1 now"},
         {"--batch-size 16", "batch size: 8 then, 16 now"},
         {"--accumulation-steps 1", "accumulation steps: 2 then, 1 now"},
@@ -312,8 +312,8 @@ START_TEST(a_resume_with_other_settings_names_them)
         {"--no-shuffle", "shuffling: on then, off now"},
         {"--drop-last", "dropping the last batch: off then, on now"},
         {"--freeze bias", "frozen parameters: none then, bias now"},
-        {"--valid-split 0.3", "validation data was 10 samples"},
-        {"--valid-split 0", "and is none"},
+        {"--valid-split 0.3", "validation data: 10 samples"},
+        {"--valid-split 0", " then, none now"},
         {"--lr-step 1", "lr step: 30 then, 1 now"},
         {"--mean 0.5 --std 2", "contents"},
     };
@@ -346,7 +346,7 @@ START_TEST(data_are_known_by_their_contents)
     fseek(f, -4, SEEK_END);
     fwrite("\0\0\0\1", 1, 4, f);
     fclose(f);
-    assert_fails(dptrain(VALUES "b.safetensors --n-epoch 3"), 2, "data was ");
+    assert_fails(dptrain(VALUES "b.safetensors --n-epoch 3"), 2, "training data: ");
 #undef VALUES
 }
 END_TEST
