@@ -92,7 +92,7 @@ static void print_table(const listing *l)
         printf("%-8s %-*.*s %7d %9s %9s\n", d->label, width, width, d->name, d->multiprocessors,
                dp_format_bytes(d->memory_bytes, memory, sizeof memory), available);
         if (l->cuda)
-            cli_say("%8s PCI bus id %s, UUID %s", "", d->bus_id, d->uuid);
+            cli_say("%8s PCI %s, UUID %s", "", d->bus_id, d->uuid);
     }
 }
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/text.h"
 #include "cli/cli.h"
 
 typedef struct evaluation {
@@ -18,11 +19,30 @@ typedef struct evaluation {
     int64_t batch_size, workers;
 } evaluation;
 
+/* Without --data it is Fashion-MNIST, if that is what the model takes. */
+static dp_status check_default_data(const evaluation *e, dp_error *err)
+{
+    int64_t shape[3], classes[3];
+    if (cli_given(e->options, OPT_DATA))
+        return DP_OK;
+    bool fits = dp_model_input_shape(e->model, shape) == 3 && shape[0] == 1 && shape[1] == 28 &&
+                shape[2] == 28 && dp_model_output_shape(e->model, classes) == 1 && classes[0] >= 10 &&
+                e->info.criterion == DP_LOSS_CROSS_ENTROPY;
+    return fits
+               ? DP_OK
+               : dp_fail(
+                     err, DP_ERROR_USAGE,
+                     "eval takes fashion-mnist where no --data is given: 1x28x28 images of 10 classes, which "
+                     "do not fit the model of '%s' (%s); give --data SOURCE",
+                     e->options->value[OPT_INIT], dp_model_name(e->model));
+}
+
 /* The data as the checkpoint's run saw it, unless told otherwise. */
 static dp_status open_data(evaluation *e, dp_error *err)
 {
     const cli_options *o = e->options;
     dp_data_config config;
+    DP_TRY(check_default_data(e, err));
     DP_TRY(cli_data_config(o, &config, err));
     if (!cli_given(o, OPT_SEED))
         config.seed = e->info.data_seed;
@@ -68,9 +88,9 @@ static dp_status check_fit(const evaluation *e, const dp_dataset_info *d, dp_err
     for (int i = 0; i < rank; i++)
         outputs *= shape[i];
     if (!labels && outputs != d->target_elements)
-        return dp_fail(err, DP_ERROR_MISMATCH,
-                       "the model has %lld outputs, but the data has %lld values a sample",
-                       (long long)outputs, (long long)d->target_elements);
+        return dp_fail(
+            err, DP_ERROR_MISMATCH, "the model has %lld output%s, but the data has %lld value%s a sample",
+            (long long)outputs, dp_s(outputs), (long long)d->target_elements, dp_s(d->target_elements));
     return DP_OK;
 }
 

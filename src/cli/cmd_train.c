@@ -305,8 +305,8 @@ static dp_status train(training *t, int *code, dp_error *err)
     DP_TRY(cli_try_used_links(t->context, &t->config.engine, t->config.engine.loss_mode == DP_LOSS_GATHER,
                               quiet, NULL, err));
     if (!quiet && t->scale_lr)
-        fprintf(stderr, "  lr is %g times %d devices\n", t->config.lr / t->config.engine.device_count,
-                t->config.engine.device_count);
+        fprintf(stderr, "  lr is %g times %d device%s\n", t->config.lr / t->config.engine.device_count,
+                t->config.engine.device_count, dp_s(t->config.engine.device_count));
     t->config.valid_split = t->data.valid_split;
     t->config.data_seed = t->data.seed;
     if (t->max_memory > 0)
@@ -329,8 +329,8 @@ static dp_status train(training *t, int *code, dp_error *err)
     if (summary.interrupted)
         *code = cli_interrupted_code();
     if (summary.interrupted && !quiet)
-        fprintf(stderr, "interrupted after %lld steps; the same command continues from there\n",
-                (long long)summary.steps);
+        fprintf(stderr, "interrupted after %lld step%s; the same command continues from there\n",
+                (long long)summary.steps, dp_s(summary.steps));
     return DP_OK;
 }
 

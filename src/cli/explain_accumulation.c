@@ -191,7 +191,7 @@ static void print_way(const accumulation *a, const way *w, double full)
         snprintf(label, sizeof label, "every batch");
     else
         snprintf(label, sizeof label, "every %d batches", w->batches);
-    printf("  %-17s %9.3f %9.3f %10s", label, window_ms(a, w), moving_ms(a, w),
+    printf("  %-17s %9.3f %10.3f %10s", label, window_ms(a, w), moving_ms(a, w),
            dp_format_bytes((uint64_t)moved_bytes(a, w), bytes, sizeof bytes));
     explain_bar(2, window_ms(a, w), full, 24);
     printf("\n");
@@ -201,20 +201,20 @@ static void print_text(const accumulation *a, const char *verdict)
 {
     const way *each = &a->ways[0], *window = &a->ways[1];
     double full = window_ms(a, each) > window_ms(a, window) ? window_ms(a, each) : window_ms(a, window);
-    char devices[EXPLAIN_DEVICES_SIZE];
+    char devices[EXPLAIN_DEVICES_SIZE], count[32];
     printf("What does accumulating gradients save, and what does it cost?\n\n");
     cli_say("%s, batches of %lld, on %s", dp_model_name(a->model), (long long)a->batch,
             explain_devices_text(&a->devices, devices, sizeof devices));
     printf("\nof %lld batches, measured (bytes: computed from the size of the model):\n"
-           "  %-17s %9s %9s %10s\n",
-           (long long)a->window, "update", "time, ms", "moving", "moved");
+           "  %-17s %9s %10s %10s\n",
+           (long long)a->window, "update", "time, ms", "moving, ms", "moved");
     print_way(a, each, full);
     print_way(a, window, full);
     printf("moving: broadcast, reduce and optimizer as the first device waits for them.\n"
            "Between two updates the weights stay the same: nothing is sent, gradients are\n"
            "added where they are. (PyTorch's DataParallel sends them in every step.)\n\n"
-           "the same %lld samples once, lr %g: updates, then the loss on %d others:\n",
-           (long long)a->batch * TRAINED_BATCHES, learning_rate, HELD_OUT);
+           "the same %s samples once, lr %g: updates, then the loss on %d others:\n",
+           dp_format_count(a->batch * TRAINED_BATCHES, count, sizeof count), learning_rate, HELD_OUT);
     double worst = each->loss > window->loss ? each->loss : window->loss;
     for (int i = 0; i < 2; i++) {
         printf("  %4lld update%-6s %9.4f", (long long)a->ways[i].updates, dp_s(a->ways[i].updates),

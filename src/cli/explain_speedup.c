@@ -215,13 +215,14 @@ static void print_check(const speedup *s)
 static void print_roberta(void)
 {
     const dp_cost_model m = roberta_model();
+    char one[32];
     printf("\na tutorial's RoBERTa-large, two epochs of text classification on RTX 3090s:\n"
-           "  measured there: one %.0f s, two %.0f s, two with gradient accumulation %.0f s\n"
+           "  measured there: one %s s, two %.0f s, two with gradient accumulation %.0f s\n"
            "  assumed: %.0f M parameters, float32, PCIe 4 x16 (%.1f GB/s), star: %.0f ms\n"
            "  an update. Nothing is fitted; how many steps it took is not said, so for some:\n"
            "  steps                   ",
-           roberta.one_s, roberta.two_s, roberta.accumulated_s, roberta.parameters / 1e6, roberta.link_gb,
-           dp_cost_transfer_ms(&m, DP_TOPOLOGY_STAR, 2));
+           dp_format_count((int64_t)roberta.one_s, one, sizeof one), roberta.two_s, roberta.accumulated_s,
+           roberta.parameters / 1e6, roberta.link_gb, dp_cost_transfer_ms(&m, DP_TOPOLOGY_STAR, 2));
     for (int w = 0; w < 3; w++) {
         if (w == 1)
             printf("  two, predicted          ");

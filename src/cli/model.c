@@ -1,6 +1,7 @@
 /* Model and split, as the commands that train are told about them. */
 #include <string.h>
 
+#include "base/text.h"
 #include "cli/cli.h"
 
 /* --model-type is the name of a U-Net's encoder. */
@@ -79,8 +80,8 @@ dp_status cli_split(const cli_options *o, dp_engine_config *e, double shares[DP_
 dp_status cli_check_shares(const cli_options *o, const dp_engine_config *e, int shares, dp_error *err)
 {
     if (e->split == DP_SPLIT_SHARES && shares != e->device_count)
-        return dp_fail(err, DP_ERROR_USAGE, "--split '%s' has %d shares for %d devices", o->value[OPT_SPLIT],
-                       shares, e->device_count);
+        return dp_fail(err, DP_ERROR_USAGE, "--split '%s' has %d share%s for %d device%s",
+                       o->value[OPT_SPLIT], shares, dp_s(shares), e->device_count, dp_s(e->device_count));
     return DP_OK;
 }
 

@@ -99,12 +99,13 @@ static void on_start(void *user, const dp_train_start *s)
     const dp_train_config *c = s->config;
     const dp_optimizer_config *o = &c->engine.optimizer;
     char count[32];
-    fprintf(stderr, "  model %s, %s parameters\n", dp_model_name(s->model),
-            dp_format_count(dp_model_elements(s->model), count, sizeof count));
+    fprintf(stderr, "  model %s, %s parameter%s\n", dp_model_name(s->model),
+            dp_format_count(dp_model_elements(s->model), count, sizeof count),
+            dp_s(dp_model_elements(s->model)));
     fprintf(stderr, "  data %s\n", s->train->description);
     if (s->valid)
-        fprintf(stderr, "  %s %s samples\n", s->valid->is_test ? "tested on" : "held out",
-                dp_format_count(s->valid->samples, count, sizeof count));
+        fprintf(stderr, "  %s %s sample%s\n", s->valid->is_test ? "tested on" : "held out",
+                dp_format_count(s->valid->samples, count, sizeof count), dp_s(s->valid->samples));
     print_split(s);
     fprintf(stderr, "  loss %s, mode %s", dp_loss_names[c->engine.criterion],
             dp_loss_mode_names[c->engine.loss_mode]);

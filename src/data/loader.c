@@ -85,8 +85,8 @@ static dp_status check_config(const dp_loader_config *config, dp_error *err)
     int64_t samples = dp_dataset_info_of(config->dataset)->samples;
     if (config->drop_last && samples < config->batch_size)
         return dp_fail(err, DP_ERROR_USAGE,
-                       "dropping the last batch leaves nothing: %lld samples do not fill a batch of %lld",
-                       (long long)samples, (long long)config->batch_size);
+                       "dropping the last batch leaves nothing: %lld sample%s not fill a batch of %lld",
+                       (long long)samples, samples == 1 ? " does" : "s do", (long long)config->batch_size);
     return DP_OK;
 }
 

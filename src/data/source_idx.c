@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/text.h"
 #include "data/storage.h"
 #include "io/file.h"
 
@@ -54,8 +55,9 @@ static dp_status copy_labels(dp_storage *storage, const dp_idx *labels, const ch
     if (labels->rank != 1)
         return dp_fail(err, DP_ERROR_MISMATCH, "'%s' has %d dimensions; labels have 1", path, labels->rank);
     if (labels->shape[0] != storage->samples)
-        return dp_fail(err, DP_ERROR_MISMATCH, "'%s' holds %lld labels, but '%s' holds %lld images", path,
-                       (long long)labels->shape[0], images_path, (long long)storage->samples);
+        return dp_fail(err, DP_ERROR_MISMATCH, "'%s' holds %lld label%s, but '%s' holds %lld image%s", path,
+                       (long long)labels->shape[0], dp_s(labels->shape[0]), images_path,
+                       (long long)storage->samples, dp_s(storage->samples));
     DP_TRY(dp_calloc((size_t)storage->samples, sizeof *storage->labels, "labels", &storage->labels, err));
     for (int64_t i = 0; i < storage->samples; i++)
         storage->labels[i] = labels->data[i];

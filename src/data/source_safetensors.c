@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/text.h"
 #include "data/storage.h"
 
 /* "[64, 1, 28, 28]" */
@@ -85,8 +86,8 @@ static dp_status take_y(dp_storage *storage, const char *path, dp_error *err)
     if (!y)
         return dp_fail(err, DP_ERROR_MISMATCH, "'%s' has no tensor 'y' (the targets)", path);
     if (y->rank < 1 || y->shape[0] != storage->samples)
-        return dp_fail(err, DP_ERROR_MISMATCH, "'%s': y has shape %s, but x holds %lld samples", path,
-                       shape_text(y, text, sizeof text), (long long)storage->samples);
+        return dp_fail(err, DP_ERROR_MISMATCH, "'%s': y has shape %s, but x holds %lld sample%s", path,
+                       shape_text(y, text, sizeof text), (long long)storage->samples, dp_s(storage->samples));
     if (y->dtype == DP_I64 && y->rank == 1)
         return take_labels(storage, y, path, err);
     bool mask = is_mask(storage, y);

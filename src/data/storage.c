@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/text.h"
 
 dp_status dp_storage_create(dp_storage **out, dp_error *err)
 {
@@ -142,8 +143,8 @@ static dp_status check_normalization(const dp_storage *storage, int channels, co
     if (channels != 1 && (channels < 1 || channels > 4 || channels != have))
         return dp_fail(
             err, DP_ERROR_MISMATCH,
-            "mean and std have %d values; the data has %lld channel%s: give one value, or one each", channels,
-            (long long)have, have == 1 ? "" : "s");
+            "mean and std have %d value%s; the data has %lld channel%s: give one value, or one each",
+            channels, dp_s(channels), (long long)have, dp_s(have));
     for (int c = 0; c < channels; c++) {
         if (!isfinite(mean[c]) || !isfinite(std[c]) || std[c] <= 0)
             return dp_fail(err, DP_ERROR_USAGE,
@@ -195,9 +196,9 @@ dp_status dp_storage_check_labels(const dp_storage *storage, int64_t classes, in
                            storage->labels_path, (long long)i, label);
         if (classes > 0 && label >= classes)
             return dp_fail(err, DP_ERROR_MISMATCH,
-                           "'%s': the label of sample %lld is %d, but there are %lld classes (0 to %lld)",
-                           storage->labels_path, (long long)i, label, (long long)classes,
-                           (long long)classes - 1);
+                           "'%s': the label of sample %lld is %d, but there %s %lld class%s (0 to %lld)",
+                           storage->labels_path, (long long)i, label, classes == 1 ? "is" : "are",
+                           (long long)classes, classes == 1 ? "" : "es", (long long)classes - 1);
         if (label > *largest)
             *largest = label;
     }

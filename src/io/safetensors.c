@@ -273,7 +273,7 @@ static dp_status header_length(const unsigned char *bytes, size_t size, size_t *
 
 static dp_status too_short(size_t size, dp_error *err)
 {
-    return dp_fail(err, DP_ERROR_IO, "not a safetensors file: %zu bytes long", size);
+    return dp_fail(err, DP_ERROR_IO, "not a safetensors file: %zu byte%s long", size, size == 1 ? "" : "s");
 }
 
 static dp_status parse_header(dp_safetensors *file, const char *text, size_t length, const contents *data,

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/text.h"
 #include "optim/optim.h"
 
 enum { SPIN_NS = 50000 };
@@ -256,10 +257,10 @@ static dp_status check_norms(const dp_model *model, int devices, int64_t samples
         return DP_OK;
     return dp_fail(
         err, DP_ERROR_USAGE,
-        "a batch of %lld samples is split into %s: batch normalisation in model '%s' cannot train on "
+        "a batch of %lld sample%s is split into %s: batch normalisation in model '%s' cannot train on "
         "one value per channel; choose another batch size or number of devices, or --drop-last if it "
         "is the last batch",
-        (long long)samples, sizes, model->name);
+        (long long)samples, dp_s(samples), sizes, model->name);
 }
 
 dp_status dp_engine_check_batch(const dp_context *context, const dp_model *model,

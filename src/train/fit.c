@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "train/train.h"
 
 dp_engine_config dp_with_all_devices(const dp_context *context, const dp_engine_config *config,
@@ -40,7 +41,7 @@ dp_status dp_check_fit(const dp_model *model, const dp_engine_config *config, co
                        dp_loss_names[config->criterion], d->description);
     if (labels ? d->classes > outputs : d->target_elements != outputs)
         return dp_fail(err, DP_ERROR_MISMATCH,
-                       "model '%s' has %lld outputs, which the targets of this data (%s) do not fit", name,
-                       (long long)outputs, d->description);
+                       "model '%s' has %lld output%s, which the targets of this data (%s) do not fit", name,
+                       (long long)outputs, dp_s(outputs), d->description);
     return DP_OK;
 }

@@ -1,6 +1,7 @@
 #include <math.h>
 
 #include "base/memory.h"
+#include "base/text.h"
 #include "train/predict.h"
 
 static dp_status check_model(const dp_model *model, dp_predictor *p, dp_error *err)
@@ -35,8 +36,8 @@ static dp_status check_use(const dp_predictor *p, dp_error *err)
                        c->overlay ? "an overlay" : "resizing");
     int channels = c->info.normalize_channels;
     if (channels > 1 && channels != p->channels)
-        return dp_fail(err, DP_ERROR_MISMATCH, "the checkpoint normalises %d channels, the model takes %lld",
-                       channels, (long long)p->channels);
+        return dp_fail(err, DP_ERROR_MISMATCH, "the checkpoint normalises %d channel%s, the model takes %lld",
+                       channels, dp_s(channels), (long long)p->channels);
     return DP_OK;
 }
 

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include "base/memory.h"
+#include "base/text.h"
 #include "io/file.h"
 #include "train/predict.h"
 
@@ -51,9 +52,10 @@ static dp_status class_of(const listing *l, const char *directory, const dp_name
     *out = index;
     if (info->named_classes == 0 && folders->count != l->classes)
         return dp_fail(err, DP_ERROR_MISMATCH,
-                       "'%s' has %lld class folders, the model %lld classes whose names the checkpoint does "
+                       "'%s' has %lld class folder%s, the model %lld class%s whose names the checkpoint does "
                        "not say; --data '%s' predicts without an accuracy",
-                       directory, (long long)folders->count, (long long)l->classes, directory);
+                       directory, (long long)folders->count, dp_s(folders->count), (long long)l->classes,
+                       l->classes == 1 ? "" : "es", directory);
     if (info->named_classes == 0)
         return DP_OK;
     for (*out = 0; *out < info->named_classes; ++*out)

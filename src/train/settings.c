@@ -218,7 +218,7 @@ static void compare_one(const dp_settings *then, const dp_settings *now, const c
     const char *was = value_of(then, name), *is = value_of(now, name);
     if (strcmp(was, is) == 0)
         return;
-    int n = snprintf(d->text + d->used, sizeof d->text - d->used, "%s%s was %.200s and is %.200s",
+    int n = snprintf(d->text + d->used, sizeof d->text - d->used, "%s%s: %.200s then, %.200s now",
                      d->used ? "; " : "", name, was, is);
     if (n > 0 && (size_t)n < sizeof d->text - d->used)
         d->used += (size_t)n;

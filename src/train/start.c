@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include "base/memory.h"
+#include "base/text.h"
 #include "base/thread.h"
 #include "io/file.h"
 #include "train/trainer.h"
@@ -124,10 +125,13 @@ static dp_status load_init(dp_trainer *t, dp_error *err)
     char stripped[64] = "", kept[64] = "";
     DP_TRY(dp_weights_load(c->init, t->model, c->init_partial, &t->tensors.model, &r, err));
     if (r.stripped)
-        snprintf(stripped, sizeof stripped, ", 'module.' stripped from %d names", r.stripped);
+        snprintf(stripped, sizeof stripped, ", 'module.' stripped from %d name%s", r.stripped,
+                 dp_s(r.stripped));
     if (r.skipped)
-        snprintf(kept, sizeof kept, ", %d parameters keep their initial values", r.skipped);
-    dp_trainer_note(t, "loaded %d parameters from '%s'%s%s", r.loaded, c->init, stripped, kept);
+        snprintf(kept, sizeof kept, ", %d parameter%s", r.skipped,
+                 r.skipped == 1 ? " keeps its initial value" : "s keep their initial values");
+    dp_trainer_note(t, "loaded %d parameter%s from '%s'%s%s", r.loaded, dp_s(r.loaded), c->init, stripped,
+                    kept);
     return DP_OK;
 }
 
@@ -310,13 +314,13 @@ static void note_split(const dp_trainer *t, const dp_train_start *s, int64_t bat
         return;
     dp_trainer_note(t, "Was asked to gather along dimension 0, but all input tensors were scalars; will "
                        "instead unsqueeze and return a vector.");
+    bool uneven = false;
     for (int k = 1; k < s->devices; k++)
-        if (s->chunk_sizes[k] != s->chunk_sizes[0]) {
-            dp_trainer_note(
-                t,
-                "loss mode replica with uneven chunks: a mean of means counts samples of small chunks more");
-            break;
-        }
+        uneven |= s->chunk_sizes[k] != s->chunk_sizes[0];
+    dp_trainer_note(t, "so PyTorch says that the loss is the mean of the devices' mean losses%s",
+                    uneven ? "; with uneven chunks a sample of a small chunk counts more than others "
+                             "(--loss-mode global: all alike)"
+                           : "");
 }
 
 static void tell_start(dp_trainer *t, dp_train_start *s)
@@ -341,9 +345,10 @@ static void tell_start(dp_trainer *t, dp_train_start *s)
         t->observer->start(t->observer->user, s);
     note_split(t, s, batch);
     if (t->resumed_from)
-        dp_trainer_note(t, "continuing the run in '%s' at epoch %lld, batch %lld, after %lld steps%s",
+        dp_trainer_note(t, "continuing the run in '%s' at epoch %lld, batch %lld, after %lld step%s%s",
                         t->resumed_from, (long long)t->state.epoch, (long long)t->state.batch,
-                        (long long)t->state.step, c->init ? " (--init is not needed)" : "");
+                        (long long)t->state.step, dp_s(t->state.step),
+                        c->init ? " (--init is not needed)" : "");
 }
 
 dp_status dp_trainer_start(dp_trainer *t, dp_error *err)

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/text.h"
 #include "base/thread.h"
 #include "dptrain/report.h"
 #include "io/file.h"
@@ -275,8 +276,8 @@ static dp_status finish_again(dp_trainer *t, dp_error *err)
 {
     const dp_run_state *s = &t->state;
     dp_trainer_note(t,
-                    "the run in '%s' is finished: %lld whole epoch%s, %lld steps; nothing is left to train",
-                    t->resumed_from, (long long)s->epoch, s->epoch == 1 ? "" : "s", (long long)s->step);
+                    "the run in '%s' is finished: %lld whole epoch%s, %lld step%s; nothing is left to train",
+                    t->resumed_from, (long long)s->epoch, dp_s(s->epoch), (long long)s->step, dp_s(s->step));
     DP_TRY(dp_trainer_settle_log(t, err));
     DP_TRY(dp_trainer_export(t, err));
     DP_TRY(dp_trainer_save_final(t, err));
@@ -332,9 +333,9 @@ static dp_status close_trace(dp_trainer *t, dp_status status, dp_error *err)
     }
     DP_TRY(dp_trace_close(t->trace, &dropped, err));
     if (dropped > 0)
-        dp_trainer_note(t,
-                        "the trace in '%s' is not complete: %llu spans were left out, as it holds %d at most",
-                        t->config->trace, (unsigned long long)dropped, DP_TRACE_MAX_SPANS);
+        dp_trainer_note(t, "the trace in '%s' is not complete: %llu span%s left out, as it holds %d at most",
+                        t->config->trace, (unsigned long long)dropped, dropped == 1 ? " was" : "s were",
+                        DP_TRACE_MAX_SPANS);
     return DP_OK;
 }
 

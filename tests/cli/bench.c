@@ -161,6 +161,38 @@ START_TEST(models_of_every_kind_are_measured)
 }
 END_TEST
 
+/* Every name of the list, as small as the model can be. */
+START_TEST(every_listed_model_is_measured)
+{
+    static const struct {
+        const char *part, *options;
+    } smallest[] = {{"_cifar", "--width 2 --size 8x8"},
+                    {"unet16", "--width 2 --filters 2 --size 32x32"},
+                    {"unet_", "--width 2 --filters 2 --size 64x64"},
+                    {"resnet", "--width 2 --size 32x32 --num-classes 10"},
+                    {"vgg", "--width 2 --size 32x32 --num-classes 10"},
+                    {"", ""}};
+    char names[1024];
+    int measured = 0;
+    snprintf(names, sizeof names, "%.1000s", dptrain("train --model list")->out);
+    for (char *rest = names, *name; (name = strtok_r(rest, "\n", &rest)); measured++) {
+        int i = 0;
+        while (!strstr(name, smallest[i].part))
+            i++;
+        const run *r = dptrain("bench --device cpu --logical-devices 2 --threads-per-device 1 --steps 1 "
+                               "--batch-sizes 4 --json b.json --model %s %s",
+                               name, smallest[i].options);
+        assert_succeeds(r);
+        assert_fits(r->out);
+        json_t *b = read_json("b.json");
+        ck_assert_str_eq(string_of(b, "model"), name);
+        assert_row(at(member(b, "rows"), 0), 4, 4, 2);
+        json_decref(b);
+    }
+    ck_assert_int_ge(measured, 15);
+}
+END_TEST
+
 START_TEST(a_table_has_a_line_for_each_batch)
 {
     FILE *old = fopen("b.csv", "w");
@@ -239,6 +271,7 @@ Suite *bench_suite(void)
     tcase_add_test(c, fewer_samples_than_devices);
     tcase_add_test(c, times_of_shared_hardware_prove_nothing);
     tcase_add_loop_test(c, models_of_every_kind_are_measured, 0, 4);
+    tcase_add_test(c, every_listed_model_is_measured);
     tcase_add_test(c, a_table_has_a_line_for_each_batch);
     tcase_add_test(c, a_full_disk_is_an_error);
     tcase_add_loop_test(c, an_interruption_leaves_nothing, 0, 2);

@@ -101,7 +101,7 @@ START_TEST(the_table_is_for_people)
     ck_assert_str_eq(r->err, "using CUDA devices: a GPU is usable\n");
     assert_contains(r->out, "\ncuda:0   Emulated GPU 2 (times prove nothing)");
     assert_contains(r->out, "\ncuda:1   Emulated GPU 0 (times prove nothing)");
-    assert_contains(r->out, "PCI bus id 00000000:1B:00.0, UUID GPU-");
+    assert_contains(r->out, "PCI 00000000:1B:00.0, UUID GPU-");
     assert_contains(r->out, "unknown");
     assert_contains(r->out, "CUDA_VISIBLE_DEVICES is 2,0, CUDA_DEVICE_ORDER is not set\n");
     assert_contains(r->out, " no ");
@@ -218,6 +218,26 @@ static const struct {
 };
 
 /* Three devices are visible, two are used; the emulation's times say nothing, its memory does. */
+/* A model of each kind: plain layers, convolutions, normalisation and shortcuts, a mask. */
+START_TEST(bench_measures_models_of_every_kind)
+{
+    static const char *const models[] = {"linear", "lenet", "resnet18_cifar --width 2 --size 8x8",
+                                         "unet16 --width 2 --filters 2 --size 32x32"};
+    machine("2");
+    const run *r =
+        dptrain("bench --device cuda --steps 1 --batch-sizes 4 --json b.json --model %s", models[_i]);
+    assert_succeeds(r);
+    assert_fits(r->out);
+    assert_contains(r->out, "the times prove nothing");
+    json_t *b = read_json("b.json");
+    const json_t *row = at(json_object_get(b, "rows"), 0);
+    ck_assert_str_eq(string_of(b, "device"), "cuda");
+    ck_assert(number_of(json_object_get(row, "single"), "ms_per_step") > 0);
+    ck_assert(number_of(json_object_get(row, "parallel"), "ms_per_step") > 0);
+    json_decref(b);
+}
+END_TEST
+
 START_TEST(bench_uses_its_own_gpus_alone)
 {
     int contexts[8];
@@ -654,6 +674,7 @@ Suite *emulated_suite(void)
     tcase_add_test(c, links_are_as_the_hardware_has_them);
     tcase_add_test(c, free_memory_is_what_nvml_says);
     tcase_add_test(c, only_gpus_that_are_shown_get_a_context);
+    tcase_add_loop_test(c, bench_measures_models_of_every_kind, 0, 4);
     tcase_add_test(c, bench_uses_its_own_gpus_alone);
     tcase_add_loop_test(c, lessons_are_taught_by_gpus_too, 0, 3);
     tcase_add_loop_test(c, broken_links_are_found_and_gone_round, 0, sizeof links / sizeof *links);

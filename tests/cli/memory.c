@@ -57,7 +57,7 @@ START_TEST(many_devices_are_shown_in_parts)
     r = dptrain("devices --device cpu --logical-devices 12");
     assert_succeeds(r);
     assert_fits(r->out);
-    assert_contains(r->out, "\n              cpu:6       cpu:7       cpu:8");
+    assert_contains(r->out, "\n               cpu:6       cpu:7       cpu:8");
 }
 END_TEST
 

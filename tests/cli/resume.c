@@ -298,23 +298,23 @@ START_TEST(a_resume_with_other_settings_names_them)
     static const struct {
         const char *options, *text;
     } others[] = {
-        {"--model mlp --hidden 8", "model was {\"model\":\"linear\""},
-        {"--data synthetic:128", "training data was 54 samples"},
-        {"--data synthetic:64 --seed 1", "seed was 0 and is 1"},
-        {"--batch-size 16", "batch size was 8 and is 16"},
-        {"--accumulation-steps 1", "accumulation steps was 2 and is 1"},
-        {"--loss-mode global", "loss mode was gather and is global"},
-        {"--logical-devices 3", "number of devices was 2 and is 3"},
-        {"--split balanced", "split was chunk and is balanced"},
-        {"--lr 0.02", "learning rate was 0.01 and is 0.02"},
-        {"--optimizer sgd", "optimizer was adamw and is sgd"},
-        {"--weight-decay 0.1", "weight decay was 0.0001 and is 0.1"},
-        {"--no-shuffle", "shuffling was on and is off"},
-        {"--drop-last", "dropping the last batch was off and is on"},
-        {"--freeze bias", "frozen parameters was none and is bias"},
-        {"--valid-split 0.3", "validation data was 10 samples"},
-        {"--valid-split 0", "and is none"},
-        {"--lr-step 1", "lr step was 30 and is 1"},
+        {"--model mlp --hidden 8", "model: {\"model\":\"linear\""},
+        {"--data synthetic:128", "training data: 54 samples"},
+        {"--data synthetic:64 --seed 1", "seed: 0 then, 1 now"},
+        {"--batch-size 16", "batch size: 8 then, 16 now"},
+        {"--accumulation-steps 1", "accumulation steps: 2 then, 1 now"},
+        {"--loss-mode global", "loss mode: gather then, global now"},
+        {"--logical-devices 3", "number of devices: 2 then, 3 now"},
+        {"--split balanced", "split: chunk then, balanced now"},
+        {"--lr 0.02", "learning rate: 0.01 then, 0.02 now"},
+        {"--optimizer sgd", "optimizer: adamw then, sgd now"},
+        {"--weight-decay 0.1", "weight decay: 0.0001 then, 0.1 now"},
+        {"--no-shuffle", "shuffling: on then, off now"},
+        {"--drop-last", "dropping the last batch: off then, on now"},
+        {"--freeze bias", "frozen parameters: none then, bias now"},
+        {"--valid-split 0.3", "validation data: 10 samples"},
+        {"--valid-split 0", " then, none now"},
+        {"--lr-step 1", "lr step: 30 then, 1 now"},
         {"--mean 0.5 --std 2", "contents"},
     };
     assert_succeeds(dptrain(RUN "--logical-devices 2"));
@@ -346,7 +346,7 @@ START_TEST(data_are_known_by_their_contents)
     fseek(f, -4, SEEK_END);
     fwrite("\0\0\0\1", 1, 4, f);
     fclose(f);
-    assert_fails(dptrain(VALUES "b.safetensors --n-epoch 3"), 2, "data was ");
+    assert_fails(dptrain(VALUES "b.safetensors --n-epoch 3"), 2, "training data: ");
 #undef VALUES
 }
 END_TEST
@@ -587,9 +587,9 @@ END_TEST
 START_TEST(other_settings_are_refused_whatever_is_damaged)
 {
     assert_succeeds(dptrain(RUN));
-    assert_fails(dptrain(RUN "--lr 0.02 --n-epoch 3"), 2, "learning rate was 0.01 and is 0.02");
+    assert_fails(dptrain(RUN "--lr 0.02 --n-epoch 3"), 2, "learning rate: 0.01 then, 0.02 now");
     flip("model/resume_state_8.safetensors", -5);
-    assert_fails(dptrain(RUN "--lr 0.02 --n-epoch 3"), 2, "learning rate was 0.01 and is 0.02");
+    assert_fails(dptrain(RUN "--lr 0.02 --n-epoch 3"), 2, "learning rate: 0.01 then, 0.02 now");
 }
 END_TEST
 

@@ -144,7 +144,12 @@ START_TEST(replica_mode_warns_as_pytorch_does)
     const char *found = strstr(r->err, warning);
     ck_assert_msg(found != NULL, "%s", r->err);
     assert_lacks(found + 1, warning); /* once */
-    assert_contains(r->err, "uneven chunks");
+    assert_contains(r->err,
+                    "note: so PyTorch says that the loss is the mean of the devices' mean losses; with "
+                    "uneven chunks");
+    r = dptrain(SMALL " --loss-mode replica --batch-size 6 --drop-last --overwrite");
+    assert_succeeds(r);
+    assert_contains(r->err, "the mean of the devices' mean losses\n");
     r = dptrain(SMALL " --loss-mode replica --device-ids 1 --overwrite");
     assert_succeeds(r);
     assert_lacks(r->err, warning); /* a scalar loss on one device */

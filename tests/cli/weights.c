@@ -109,8 +109,8 @@ START_TEST(init_names_what_does_not_fit)
     save(&half, "half");
     r = dptrain(STILL "--init half --init-partial --save out");
     assert_succeeds(r);
-    assert_contains(r->err, "loaded 1 parameters");
-    assert_contains(r->err, "1 parameters keep their initial values");
+    assert_contains(r->err, "loaded 1 parameter from");
+    assert_contains(r->err, "1 parameter keeps its initial value");
     dp_safetensors *f = open_weights("out");
     ck_assert_float_eq(element(f, "bias", 9), bias[9]);
     ck_assert(element(f, "weight", 1) != weight[1]);
@@ -253,6 +253,7 @@ START_TEST(eval_refuses_what_does_not_fit)
         dptrain("train --model linear --data idx:digits --n-epoch 1 --quiet --save d --num-classes 6 "
                 "--overwrite")); /* more outputs than labels is fine */
     assert_succeeds(dptrain("eval --init d --data idx:digits"));
+    assert_fails(dptrain("eval --init d"), 2, "give --data SOURCE");
     assert_fails(dptrain("train --model linear --data idx:digits --num-classes 3 --quiet --overwrite"), 2,
                  "3");
 }

@@ -64,6 +64,7 @@ guide() { # guide DIR: bench/GUIDE.md says what its commands print
         skip 'the guide' "$PYTHON is missing"
         return
     fi
+    task 'what the guide lets pass' 60 "$PYTHON" -m doctest bench/guide.py
     tests 'the guide' 300 "$PYTHON" bench/guide.py --check bench/GUIDE.md "$1/dptrain"
 }
 
