@@ -369,6 +369,27 @@ START_TEST(pictures_decoded_ahead_are_predicted_in_their_order)
 }
 END_TEST
 
+/* Also run under ThreadSanitizer, which then sees each thread of a device's team. */
+START_TEST(devices_have_several_threads)
+{
+    write_masks(10);
+    assert_succeeds(
+        dptrain("train --model-type vgg16 --width 2 --filters 2 --data-dir data --n-epoch 1 --batch-size 4 "
+                "--valid-split 0.2 --logical-devices 2 --threads-per-device 2 --num-workers 2"));
+    assert_succeeds(
+        dptrain(PREDICT "--data data/images --output found --logical-devices 2 --threads-per-device 2"));
+    assert_succeeds(
+        dptrain(PREDICT "--data data/images --output one --logical-devices 1 --threads-per-device 1"));
+    ck_assert(file_exists("one/p09.png"));
+    for (int i = 0; i < 10; i++) {
+        char found[64], one[64];
+        snprintf(found, sizeof found, "found/p%02d.png", i);
+        snprintf(one, sizeof one, "one/p%02d.png", i);
+        assert_same_file(found, one);
+    }
+}
+END_TEST
+
 START_TEST(options_for_pictures_are_for_pictures)
 {
     assert_fails(dptrain("train --data synthetic:64 --augment hflip"), 2, "--augment is for pictures");
@@ -426,6 +447,11 @@ Suite *pictures_suite(void)
     tcase_add_test(c, pictures_decoded_ahead_are_predicted_in_their_order);
     tcase_add_test(c, options_for_pictures_are_for_pictures);
     tcase_add_test(c, the_tutorial_s_command_line_works);
+    suite_add_tcase(s, c);
+    c = tcase_create("teams");
+    tcase_add_checked_fixture(c, harness_enter, harness_leave);
+    tcase_set_timeout(c, 60);
+    tcase_add_test(c, devices_have_several_threads);
     suite_add_tcase(s, c);
     return s;
 }
