@@ -58,6 +58,7 @@ typedef struct dp_predict_config {
     void (*note)(void *user, const char *text); /* one line; may be NULL */
     void (*start)(void *user);                  /* all is known to be well, predicting begins; may be NULL */
     void (*done)(void *user, const dp_prediction *prediction); /* in the order of the pictures; may be NULL */
+    void (*end)(void *user); /* all are predicted but those that could not be read; may be NULL */
     void *user;
 } dp_predict_config;
 
@@ -65,9 +66,11 @@ dp_predict_config dp_predict_defaults(const dp_checkpoint_info *info);
 
 /* A model that makes one plane of logits of its input's height and width (bce_with_logits) writes masks:
  * white where the probability is above one half. One trained with cross_entropy gives labels, of pictures
- * that are brought to its size. Errors: DP_ERROR_IO for files; DP_ERROR_USAGE for two pictures of one name,
- * or a mask that would be written over a picture; DP_ERROR_MISMATCH for another kind of model, or for
- * class folders that are not the model's classes. */
+ * that are brought to its size. Every header is looked at first: bad files end it before the first result.
+ * What turns out to be damaged only when it is decoded is left out; the others are predicted, and then these
+ * are named and counted, by DP_ERROR_IO or, with skip_bad, to note. Errors: DP_ERROR_IO for files;
+ * DP_ERROR_USAGE for two pictures of one name, or a mask that would be written over a picture;
+ * DP_ERROR_MISMATCH for another kind of model, or for class folders that are not the model's classes. */
 dp_status dp_predict(dp_context *context, const dp_model *model, const dp_model_state *state,
                      const dp_predict_config *config, dp_error *err);
 

@@ -18,6 +18,7 @@ typedef struct prediction {
     const char **inputs;
     cli_output csv;
     FILE *labels;
+    bool ended;              /* what could be predicted has been */
     int64_t judged, correct; /* labels of pictures whose class is known */
 } prediction;
 
@@ -81,6 +82,11 @@ static void on_start(void *user)
         fprintf(p->labels, "file,label,probability%s\n", p->classes.count ? ",class" : "");
 }
 
+static void on_end(void *user)
+{
+    ((prediction *)user)->ended = true;
+}
+
 static void on_note(void *user, const char *text)
 {
     (void)user;
@@ -131,6 +137,19 @@ static void print_accuracy(const prediction *p, FILE *out)
         fprintf(out, "accuracy %.2f %%\n", 100 * (double)p->correct / (double)p->judged);
 }
 
+/* Pictures that turned out to be damaged do not cost the labels of the others. */
+static dp_status predict_and_close(prediction *p, dp_error *err)
+{
+    bool to_file = p->csv.file;
+    dp_status status = dp_predict(p->context, p->model, &p->state, &p->config, err), closed = DP_OK;
+    if (p->ended && to_file)
+        closed = cli_output_close(&p->csv, status == DP_OK ? err : NULL);
+    if (status != DP_OK || closed != DP_OK)
+        return status != DP_OK ? status : closed;
+    print_accuracy(p, to_file ? stdout : stderr); /* a CSV on stdout stays one */
+    return DP_OK;
+}
+
 static dp_status predict(prediction *p, dp_error *err)
 {
     static const char *const convs[] = {"auto", "direct", NULL};
@@ -158,18 +177,12 @@ static dp_status predict(prediction *p, dp_error *err)
     p->config.note = cli_given(o, OPT_QUIET) ? NULL : on_note;
     p->config.start = on_start;
     p->config.done = on_done;
+    p->config.end = on_end;
     p->config.user = p;
     DP_TRY(set_outputs(p, err));
     cli_watch(&p->config.engine, cli_given(o, OPT_QUIET));
     DP_TRY(cli_try_used_links(p->context, &engine, false, cli_given(o, OPT_QUIET), NULL, err));
-    DP_TRY(dp_predict(p->context, p->model, &p->state, &p->config, err));
-    if (!p->csv.file) {
-        print_accuracy(p, stderr); /* a CSV on stdout stays one */
-        return DP_OK;
-    }
-    DP_TRY(cli_output_close(&p->csv, err));
-    print_accuracy(p, stdout);
-    return DP_OK;
+    return predict_and_close(p, err);
 }
 
 dp_status cli_predict(int argc, char **argv, int *code, dp_error *err)

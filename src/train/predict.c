@@ -100,16 +100,28 @@ dp_status dp_predict_prepare(const dp_predictor *p, const dp_input *input, dp_re
     return status;
 }
 
-static dp_status predict_next(dp_predictor *p, dp_decoder *decoder, const dp_input *input, dp_error *err)
+static dp_status predict_ready(dp_predictor *p, dp_ready *ready, const dp_input *input, dp_error *err)
+{
+    if (p->masks)
+        return dp_predict_mask(p, input->name, &ready->image, err);
+    memcpy(dp_predict_slot(p), ready->sample, (size_t)p->elements * sizeof *ready->sample);
+    return dp_predict_push(p, (dp_part){.name = input->name, .truth = input->truth}, err);
+}
+
+/* A header said that the picture is well, its pixels may say otherwise: then it is bad, and the others go on.
+ */
+static dp_status predict_next(dp_predictor *p, dp_decoder *decoder, const dp_input *input, dp_bad_files *bad,
+                              dp_error *err)
 {
     dp_ready ready;
-    dp_status status = dp_decoder_next(decoder, &ready, err);
-    if (status == DP_OK && p->masks) {
-        status = dp_predict_mask(p, input->name, &ready.image, err);
-    } else if (status == DP_OK) {
-        memcpy(dp_predict_slot(p), ready.sample, (size_t)p->elements * sizeof *ready.sample);
-        status = dp_predict_push(p, (dp_part){.name = input->name, .truth = input->truth}, err);
-    }
+    dp_error reason;
+    dp_status status = dp_decoder_next(decoder, &ready, &reason);
+    if (status == DP_OK)
+        status = predict_ready(p, &ready, input, err);
+    else if (status == DP_ERROR_IO)
+        status = dp_bad_file(bad, err, "%s", reason.message);
+    else
+        dp_fail(err, status, "%s", reason.message);
     dp_ready_clear(&ready);
     return status;
 }
@@ -121,19 +133,32 @@ static dp_status prepare_folder(const dp_predictor *p, const dp_names *names, dp
     return dp_make_directories(p->config->folder, err);
 }
 
-static dp_status predict_all(dp_predictor *p, const dp_inputs *inputs, dp_error *err)
+static dp_status predict_each(dp_predictor *p, const dp_inputs *inputs, dp_bad_files *bad, dp_error *err)
 {
     dp_decoder *decoder;
-    if (p->masks)
-        DP_TRY(prepare_folder(p, &inputs->names, err));
     DP_TRY(dp_decoder_create(p, inputs->list, inputs->count, &decoder, err));
     if (p->config->start)
         p->config->start(p->config->user);
     dp_status status = DP_OK;
     for (int64_t i = 0; i < inputs->count && status == DP_OK; i++)
-        status = predict_next(p, decoder, &inputs->list[i], err);
+        status = predict_next(p, decoder, &inputs->list[i], bad, err);
     dp_decoder_free(decoder);
     return status == DP_OK ? dp_predict_flush(p, err) : status;
+}
+
+static dp_status predict_all(dp_predictor *p, const dp_inputs *inputs, dp_error *err)
+{
+    const dp_predict_config *c = p->config;
+    dp_bad_files bad = {0};
+    if (p->masks)
+        DP_TRY(prepare_folder(p, &inputs->names, err));
+    dp_status status = predict_each(p, inputs, &bad, err);
+    if (status == DP_OK && c->end)
+        c->end(c->user);
+    if (status == DP_OK)
+        status = dp_bad_files_settle(&bad, c->skip_bad, c->note, c->user, err);
+    dp_bad_files_clear(&bad);
+    return status;
 }
 
 dp_status dp_predict(dp_context *context, const dp_model *model, const dp_model_state *state,

@@ -360,12 +360,80 @@ START_TEST(pictures_decoded_ahead_are_predicted_in_their_order)
     assert_fails(dptrain(PREDICT "--data segmentation:data --output data/masks"), 2, "written over it");
     assert_fails(dptrain(PREDICT "--data segmentation:new --output paired"), 1, "new/images");
     assert_fails(dptrain(PREDICT "--data data/images --output found --num-workers 0"), 2, "--num-workers");
-    /* What cannot be decoded after all ends the run, whoever came to it and when. */
+}
+END_TEST
+
+/* Headers are looked at beforehand, so these come to light in the middle: the others are predicted all the
+ * same, and then each of these is named. */
+START_TEST(damaged_pixels_cost_no_other_picture)
+{
+    write_masks(24);
+    assert_succeeds(dptrain(SMALL_UNET " --data-dir data --n-epoch 1 --valid-split 0"));
+    damage("data/images/p00.png");
     damage("data/images/p11.png");
     damage("data/images/p23.png");
-    assert_fails(dptrain(PREDICT "--data data/images --output late --num-workers 4 --batch-size 2 --quiet"),
-                 1, "data/images/p11.png");
-    ck_assert(file_exists("late/p08.png") && !file_exists("late/p12.png"));
+    for (int skip = 0; skip < 2; skip++) {
+        const char *folder = skip ? "skipped" : "late";
+        const run *r = dptrain(PREDICT "--data data/images --output %s --num-workers 4 --batch-size 2%s",
+                               folder, skip ? " --skip-bad" : "");
+        if (skip) {
+            assert_succeeds(r);
+            assert_contains(r->err, "note: left out: cannot read 'data/images/p00.png'");
+            assert_contains(r->err, "note: left out: cannot read 'data/images/p23.png'");
+            assert_contains(r->err, "note: 3 files left out\n");
+        } else {
+            ck_assert_int_eq(r->code, 1);
+            assert_contains(r->err,
+                            "dptrain: error: 3 files cannot be used: cannot read 'data/images/p00.png'");
+            assert_contains(r->err, "; cannot read 'data/images/p11.png'");
+            assert_contains(r->err, "; cannot read 'data/images/p23.png'");
+        }
+        for (int i = 0; i < 24; i++) {
+            char mask[64];
+            snprintf(mask, sizeof mask, "%s/p%02d.png", folder, i);
+            ck_assert_int_eq(file_exists(mask), i != 0 && i != 11 && i != 23);
+            ck_assert_int_eq(strstr(r->out, mask) != NULL, file_exists(mask));
+        }
+    }
+    /* Nor does it cost labels, in a file or on stdout. */
+    assert_succeeds(dptrain("train --model mlp --hidden 4 --data synthetic:32 --n-epoch 1 --model-dir labels "
+                            "--num-classes 2"));
+    const run *r = dptrain("predict --init labels/model_best.safetensors --data data/images --quiet");
+    ck_assert_int_eq(r->code, 1);
+    char *labels = strdup(r->out);
+    r = dptrain("predict --init labels/model_best.safetensors --data data/images --quiet -o labels.csv");
+    assert_fails(r, 1, "3 files cannot be used: ");
+    void *bytes;
+    size_t size;
+    ck_assert(dp_file_read("labels.csv", &bytes, &size, NULL) == DP_OK);
+    ck_assert(size == strlen(labels) && memcmp(bytes, labels, size) == 0);
+    int lines = 0;
+    for (const char *at = labels; (at = strchr(at, '\n')); at++)
+        lines++;
+    ck_assert_int_eq(lines, 1 + 21);
+    dp_free(bytes);
+    free(labels);
+}
+END_TEST
+
+/* Also run under ThreadSanitizer, which then sees each thread of a device's team. */
+START_TEST(devices_have_several_threads)
+{
+    write_masks(10);
+    assert_succeeds(
+        dptrain("train --model-type vgg16 --width 2 --filters 2 --data-dir data --n-epoch 1 --batch-size 4 "
+                "--valid-split 0.2 --logical-devices 2 --threads-per-device 2 --num-workers 2"));
+    assert_succeeds(
+        dptrain(PREDICT "--data data/images --output found --logical-devices 2 --threads-per-device 2"));
+    assert_succeeds(
+        dptrain(PREDICT "--data data/images --output one --logical-devices 1 --threads-per-device 1"));
+    ck_assert(file_exists("one/p09.png"));
+    for (int i = 0; i < 10; i++) {
+        char found[64], one[64];
+        snprintf(found, sizeof found, "found/p%02d.png", i);
+        snprintf(one, sizeof one, "one/p%02d.png", i);
+        assert_same_file(found, one);
+    }
 }
 END_TEST
 
@@ -424,8 +492,14 @@ Suite *pictures_suite(void)
     tcase_add_test(c, a_folder_per_class_is_learnt_and_labelled);
     tcase_add_test(c, classes_without_names_are_told_by_their_order);
     tcase_add_test(c, pictures_decoded_ahead_are_predicted_in_their_order);
+    tcase_add_test(c, damaged_pixels_cost_no_other_picture);
     tcase_add_test(c, options_for_pictures_are_for_pictures);
     tcase_add_test(c, the_tutorial_s_command_line_works);
+    suite_add_tcase(s, c);
+    c = tcase_create("teams");
+    tcase_add_checked_fixture(c, harness_enter, harness_leave);
+    tcase_set_timeout(c, 60);
+    tcase_add_test(c, devices_have_several_threads);
     suite_add_tcase(s, c);
     return s;
 }

@@ -224,6 +224,7 @@ sanitized() {
     fuzz 10000 60
     if build 'build, TSan' "$base/tsan" SANITIZE=thread CFLAGS='-g -O1'; then
         unit_tests ', TSan' "$base/tsan" "${tsan[@]}"
+        cli ', several threads a device, TSan' "$base/tsan" "${tsan[@]}" CK_RUN_CASE=teams
         cuda_tsan "$base/tsan" 1
     fi
     if have 'build, clang, warnings are errors' clang &&
