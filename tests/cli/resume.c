@@ -298,7 +298,9 @@ START_TEST(a_resume_with_other_settings_names_them)
     static const struct {
         const char *options, *text;
     } others[] = {
-        {"--model mlp --hidden 8", "model was {\"model\":\"linear\""},
+        {"--model mlp --hidden 8,9",
+         "settings: model was linear and is mlp; hidden of the model was not set and is [8,9]; give it"},
+        {"--num-classes 11", "settings: outputs of the model was 10 and is 11; training data was 54 samples"},
         {"--data synthetic:128", "training data was 54 samples"},
         {"--data synthetic:64 --seed 1", "seed was 0 and is 1"},
         {"--batch-size 16", "batch size was 8 and is 16"},
