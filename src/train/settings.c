@@ -1,4 +1,5 @@
 /* The settings of a run, as texts that two runs can be compared by. */
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -213,17 +214,61 @@ typedef struct differences {
     size_t used;
 } differences;
 
+static void add_difference(differences *d, const char *name, const char *of, const char *was, const char *is)
+{
+    int n = snprintf(d->text + d->used, sizeof d->text - d->used, "%s%s%s: %.200s then, %.200s now",
+                     d->used ? "; " : "", name, of, was, is);
+    if (n > 0 && (size_t)n < sizeof d->text - d->used)
+        d->used += (size_t)n;
+    else
+        d->text[d->used] = 0; /* a message holds the first ones */
+}
+
+enum { MEMBER_SIZE = 128 };
+
+static void member_text(const json_t *object, const char *key, char out[MEMBER_SIZE])
+{
+    const json_t *value = json_object_get(object, key);
+    if (!value || json_is_string(value)) {
+        snprintf(out, MEMBER_SIZE, "%s", value ? json_string_value(value) : "not set");
+        return;
+    }
+    size_t n = json_dumpb(value, out, MEMBER_SIZE - 1, JSON_COMPACT | JSON_ENCODE_ANY);
+    out[n < MEMBER_SIZE ? n : 0] = '\0';
+}
+
+/* Of two descriptions of models, the members that differ. */
+static void compare_members(const json_t *then, const json_t *now, differences *d)
+{
+    const json_t *const both[] = {now, then};
+    for (int i = 0; i < 2; i++) {
+        const char *key;
+        json_t *value;
+        json_object_foreach((json_t *)(uintptr_t)both[i], key, value)
+        {
+            char was[MEMBER_SIZE], is[MEMBER_SIZE];
+            if ((i == 1 && json_object_get(now, key)) || json_equal(json_object_get(then, key), value))
+                continue;
+            member_text(then, key, was);
+            member_text(now, key, is);
+            add_difference(d, key, strcmp(key, "model") == 0 ? "" : " of the model", was, is);
+        }
+    }
+}
+
 static void compare_one(const dp_settings *then, const dp_settings *now, const char *name, differences *d)
 {
     const char *was = value_of(then, name), *is = value_of(now, name);
     if (strcmp(was, is) == 0)
         return;
-    int n = snprintf(d->text + d->used, sizeof d->text - d->used, "%s%s: %.200s then, %.200s now",
-                     d->used ? "; " : "", name, was, is);
-    if (n > 0 && (size_t)n < sizeof d->text - d->used)
-        d->used += (size_t)n;
-    else
-        d->text[d->used] = 0; /* a message holds the first ones */
+    size_t before = d->used;
+    json_t *x = json_loads(was, 0, NULL), *y = json_loads(is, 0, NULL);
+    if (json_is_object(x) && json_is_object(y))
+        compare_members(x, y, d);
+    json_decref(x);
+    json_decref(y);
+    if (d->used == before)
+        add_difference(d, name, "", was, is);
 }
 
 dp_status dp_settings_compare(const dp_settings *then, const dp_settings *now, const char *where,

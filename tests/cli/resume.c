@@ -298,7 +298,9 @@ START_TEST(a_resume_with_other_settings_names_them)
     static const struct {
         const char *options, *text;
     } others[] = {
-        {"--model mlp --hidden 8", "model: {\"model\":\"linear\""},
+        {"--model mlp --hidden 8,9",
+         "settings: model: linear then, mlp now; hidden of the model: not set then, [8,9] now; give it"},
+        {"--num-classes 11", "settings: outputs of the model: 10 then, 11 now; training data: 54 samples"},
         {"--data synthetic:128", "training data: 54 samples"},
         {"--data synthetic:64 --seed 1", "seed: 0 then, 1 now"},
         {"--batch-size 16", "batch size: 8 then, 16 now"},
@@ -654,7 +656,7 @@ START_TEST(a_run_continues_from_whatever_is_sound)
         ck_assert_int_eq(mkdir(obstacle[_i], 0777), 0);
     else if (_i == 4)
         ck_assert_int_eq(mkfifo(obstacle[_i], 0666), 0);
-    assert_fails(dptrain(RUN "--lr 1 --n-epoch 3"), 2, "learning rate was 0.01 and is 1"); /* moves nothing */
+    assert_fails(dptrain(RUN "--lr 1 --n-epoch 3"), 2, "learning rate: 0.01 then, 1 now"); /* moves nothing */
     const run *r = dptrain(RUN "--n-epoch 3 --save-every 1 --save final");
     assert_succeeds(r);
     ck_assert_msg(strncmp(r->err, says[_i], strlen(says[_i])) == 0, "%s", r->err);
