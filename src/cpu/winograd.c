@@ -15,8 +15,10 @@
  * The channels of a block are the lanes of a vector, so transforms are plain arithmetic on vectors
  * (winograd_lanes.h). Tiles are taken in batches whose transforms fit the caches; within a batch come three
  * phases, each shared by the device's threads: transform, products, transform back. Where one batch is
- * enough, the columns of the weights are taken in panels instead, for the same reason. Transformed tensors
- * lie as [36][blocks][tiles][lanes], transformed weights as [36][pairs of blocks of columns][rows][2 lanes].
+ * enough, the columns of the weights are taken in panels instead, and their rows in groups as long as a sum,
+ * for the same reason: the transformed weights are 4 times the plain ones and never leave the caches.
+ * Transformed tensors lie as [36][blocks][tiles][lanes], transformed weights as [36][pairs of blocks of
+ * columns][rows][2 lanes].
  */
 #include "cpu/winograd.h"
 
@@ -26,7 +28,7 @@
 enum {
     POSITIONS = DP_WINOGRAD_POSITIONS,
     BATCH_FLOATS = 128 * 1024, /* of one transformed tensor in a batch of tiles, about */
-    PANEL_FLOATS = 512 * 1024, /* of the transformed weights of a panel, about */
+    PANEL_FLOATS = 128 * 1024, /* of the transformed weights of a panel and group, about */
     FEW_TILES = 4,             /* or more columns to each */
     LEAST_TILES = 48,          /* in a batch: the transformed weights pass once for each */
 };
@@ -57,9 +59,12 @@ static void plan_parts(dp_winograd_pass *p, int threads)
     p->batch = ceil_div(p->tiles, ceil_div(p->tiles, most)); /* of about the same size, in whole rows */
     p->batch = ceil_div(p->batch, DP_WINOGRAD_ROWS) * DP_WINOGRAD_ROWS;
     p->panel = p->pairs;
+    p->group = p->rows;
     if (p->batch >= p->tiles) {
-        int64_t columns = PANEL_FLOATS / (POSITIONS * p->rows), pairs = columns / (2 * p->lanes);
-        p->panel = pairs < 1 ? 1 : pairs < p->pairs ? pairs : p->pairs;
+        p->group = p->rows < DP_WINOGRAD_SUM_CHANNELS ? p->rows : DP_WINOGRAD_SUM_CHANNELS;
+        int64_t pairs = PANEL_FLOATS / (POSITIONS * p->group * 2 * p->lanes) * threads;
+        p->panel = pairs < threads ? threads : pairs;
+        p->panel = p->panel < p->pairs ? p->panel : p->pairs;
     }
 }
 
@@ -142,6 +147,24 @@ static void first_panel(dp_winograd_pass *p)
     p->first_pair = p->pair_count = 0;
 }
 
+static bool next_group(dp_winograd_pass *p)
+{
+    p->first_row += p->row_count;
+    p->row_count = p->rows - p->first_row < p->group ? p->rows - p->first_row : p->group;
+    return p->row_count > 0;
+}
+
+static void first_group(dp_winograd_pass *p)
+{
+    p->first_row = p->row_count = 0;
+}
+
+/* How many groups of WEIGHT_ROWS rows, which are transformed together, the panel has now. */
+static int64_t weights_items(const dp_winograd_pass *p)
+{
+    return p->pair_count * p->row_count / DP_WINOGRAD_WEIGHT_ROWS;
+}
+
 /* Blocks of `to` in the panel: the last pair may have one alone. */
 static int64_t panel_blocks(const dp_winograd_pass *p)
 {
@@ -149,17 +172,18 @@ static int64_t panel_blocks(const dp_winograd_pass *p)
     return left < most ? left : most;
 }
 
-/* With several batches there is one panel, and the transformed weights stay. */
+/* With several batches there is one panel and group, and the transformed weights stay. */
 static void convolve(int threads, dp_winograd_pass *p)
 {
     const dp_winograd_kernels *k = kernels_of(p);
     while (next_batch(p)) {
         dp_cpu_for(threads, p->from.blocks * p->count, 32, k->tiles_in, p);
-        first_panel(p);
-        while (next_panel(p)) {
-            if (p->first == 0)
-                dp_cpu_for(threads, p->pair_count * p->rows, 64, k->weights, p);
-            dp_cpu_for(threads, POSITIONS * p->pair_count, 1, k->products, p);
+        for (first_panel(p); next_panel(p);) {
+            for (first_group(p); next_group(p);) {
+                if (p->first == 0)
+                    dp_cpu_for(threads, weights_items(p), 8, k->weights, p);
+                dp_cpu_for(threads, POSITIONS * p->pair_count, 1, k->products, p);
+            }
             dp_cpu_for(threads, panel_blocks(p) * p->count, 32, k->tiles_out, p);
         }
     }
@@ -202,27 +226,29 @@ void dp_winograd_backward_weights(int threads, const dp_winograd *shape, const f
     p.accumulate = accumulate;
     while (next_batch(&p)) {
         dp_cpu_for(threads, p.from.blocks * p.count, 32, k->tiles_in, &p);
-        first_panel(&p);
-        while (next_panel(&p)) {
+        for (first_panel(&p); next_panel(&p);) {
             dp_cpu_for(threads, panel_blocks(&p) * p.count, 32, k->gradients_in, &p);
-            dp_cpu_for(threads, POSITIONS * p.pair_count, 1, k->gradient_products, &p);
-            if (p.first + p.count == p.tiles)
-                dp_cpu_for(threads, p.pair_count * p.rows, 64, k->gather, &p);
+            for (first_group(&p); next_group(&p);) {
+                dp_cpu_for(threads, POSITIONS * p.pair_count, 1, k->gradient_products, &p);
+                if (p.first + p.count == p.tiles)
+                    dp_cpu_for(threads, weights_items(&p), 8, k->gather, &p);
+            }
         }
     }
 }
 
 bool dp_winograd_fits(const dp_winograd *s, const int kernel[2], const int stride[2])
 {
-    enum { LEAST_CHANNELS = 16, LEAST_TILES_OF_BATCH = 16 };
+    enum { LEAST_CHANNELS = 16 };
     for (int i = 0; i < 2; i++)
         if (kernel[i] != s->kernel || stride[i] != 1 || s->padding[i] > s->kernel - 1)
             return false;
     if (s->kernel != 3 && s->kernel != 5)
         return false;
-    int64_t side = tile_of(s);
-    int64_t tiles = s->batch * ceil_div(s->out_height, side) * ceil_div(s->out_width, side);
-    bool half_full = s->batch * s->out_height * s->out_width >= tiles * side * side / 2;
-    return s->in_channels >= LEAST_CHANNELS && s->out_channels >= LEAST_CHANNELS && half_full &&
-           tiles >= LEAST_TILES_OF_BATCH;
+    /* A tile of 6x6 products for a quarter of its outputs multiplies as often as the direct sum: nine times
+     * for each of 2x2 outputs of 4x4. */
+    int64_t side = tile_of(s), outputs = s->out_height * s->out_width;
+    int64_t tiles = ceil_div(s->out_height, side) * ceil_div(s->out_width, side);
+    return s->in_channels >= LEAST_CHANNELS && s->out_channels >= LEAST_CHANNELS &&
+           4 * outputs >= tiles * side * side;
 }

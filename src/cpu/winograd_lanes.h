@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "cpu/clones.h"
+#include "cpu/transpose.h"
 #include "cpu/winograd_pass.h"
 
 #if !defined(__clang__)
@@ -14,7 +15,8 @@ enum {
     SIDE = DP_WINOGRAD_SIDE,
     POSITIONS = DP_WINOGRAD_POSITIONS,
     ROWS = DP_WINOGRAD_ROWS,
-    SUM_CHANNELS = 64, /* in one sum */
+    WEIGHT_ROWS = DP_WINOGRAD_WEIGHT_ROWS,
+    SUM_CHANNELS = DP_WINOGRAD_SUM_CHANNELS,
     MOST_TAPS = 25,
     MOST_OUTPUTS = 16
 };
@@ -90,92 +92,161 @@ DP_INLINE void gather(const lanes *m, int64_t from, lanes *out, int64_t to, cons
 
 /* ---- weights ---- */
 
-/* The scales of G of both dimensions together. */
-DP_INLINE float scale_of(int position)
+/* The scales of G's rows, of vectors that lie `step` apart. */
+DP_INLINE void scale(lanes *v, int64_t step)
 {
-    static const float scales[SIDE] = {1 / N0, 1 / NP, 1 / NP, 1 / NQ, 1 / NQ, 1};
-    return scales[position / SIDE] * scales[position % SIDE];
+    v[0] *= (float)(1 / N0);
+    v[step] *= (float)(1 / NP);
+    v[2 * step] *= (float)(1 / NP);
+    v[3 * step] *= (float)(1 / NQ);
+    v[4 * step] *= (float)(1 / NQ);
 }
 
 /* Where kernel element k of (row, column) lies in the plain weights. */
 DP_INLINE int64_t weight_at(const dp_winograd_pass *p, int64_t row, int64_t column, int k, const int taps)
 {
-    return p->backward ? (row * p->in_channels + column) * taps + taps - 1 - k
+    return p->backward ? (row * p->in_channels + column) * taps + k
                        : (column * p->in_channels + row) * taps + k;
 }
 
-/* One row of a pair of blocks of columns; step: floats from a position to the next. */
+/* The kernels of a few rows and a pair of blocks of columns, [row][tap][column] with zeros for what is not
+ * there. Where columns lie far apart, each gives what it has of all rows together. */
+DP_INLINE void load_kernels(const dp_winograd_pass *p, int64_t row, int64_t column, float (*g)[PAIR],
+                            const int taps)
+{
+    int64_t rows = (p->backward ? p->out_channels : p->in_channels) - row;
+    int64_t here = (p->backward ? p->in_channels : p->out_channels) - column;
+    if (rows < WEIGHT_ROWS || here < PAIR) {
+        for (int r = 0; r < WEIGHT_ROWS; r++)
+            for (int k = 0; k < taps; k++)
+                for (int c = 0; c < PAIR; c++)
+                    g[r * taps + k][c] =
+                        r < rows && c < here ? p->weights[weight_at(p, row + r, column + c, k, taps)] : 0;
+        return;
+    }
+    for (int c = 0; c < PAIR; c += 8) {
+        if (!p->backward) {
+            const float *from = p->weights + weight_at(p, row, column + c, 0, taps);
+            for (int e = 0; e < WEIGHT_ROWS * taps; e += 8)
+                dp_transpose8(from + e, p->in_channels * taps, g[e] + c, PAIR, false);
+            continue;
+        }
+        for (int r = 0; r < WEIGHT_ROWS; r++) {
+            const float *from = p->weights + weight_at(p, row + r, column + c, 0, taps);
+            int e = 0;
+            for (; e + 8 <= taps; e += 8)
+                dp_transpose8(from + e, taps, g[r * taps + e] + c, PAIR, false);
+            for (; e < taps; e++)
+                for (int i = 0; i < 8; i++)
+                    g[r * taps + e][c + i] = from[i * taps + e];
+        }
+    }
+}
+
+/* A few rows of a pair of blocks of columns; step: floats from a position to the next. */
 DP_INLINE void weights_of(const dp_winograd_pass *p, int64_t row, int64_t column, float *u, int64_t step,
                           const int kernel)
 {
     const int taps = kernel * kernel;
-    int64_t rows = p->backward ? p->out_channels : p->in_channels;
-    int64_t here = (p->backward ? p->in_channels : p->out_channels) - column;
-    float g[MOST_TAPS][PAIR] __attribute__((aligned(64))) = {{0}};
-    for (int c = 0; c < PAIR && c < here && row < rows; c++)
-        for (int k = 0; k < taps; k++)
-            g[k][c] = p->weights[weight_at(p, row, column + c, k, taps)];
-    for (int half = 0; half < 2; half++) {
-        lanes some[SIDE * 5], line[SIDE];
-        for (int j = 0; j < kernel; j++)
-            evaluate((const lanes *)(g[j] + half * LANES), (int64_t)kernel * 2, some + j, kernel, kernel);
-        for (int i = 0; i < SIDE; i++) {
-            evaluate(some + kernel * i, 1, line, 1, kernel);
-            for (int j = 0; j < SIDE; j++)
-                *(lanes *)(u + (SIDE * i + j) * step + half * LANES) = scale_of(SIDE * i + j) * line[j];
+    float g[WEIGHT_ROWS * MOST_TAPS][PAIR] __attribute__((aligned(64)));
+    load_kernels(p, row, column, g, taps);
+    const int way = p->backward ? -2 : 2; /* from a tap to the next, in vectors: the kernel is turned */
+    for (int r = 0; r < WEIGHT_ROWS; r++, u += PAIR)
+        for (int half = 0; half < 2; half++) {
+            lanes some[SIDE * 5], line[SIDE];
+            const lanes *taps_of = (const lanes *)(g[r * taps + (p->backward ? taps - 1 : 0)] + half * LANES);
+            for (int j = 0; j < kernel; j++) {
+                evaluate(taps_of + way * j, (int64_t)kernel * way, some + j, kernel, kernel);
+                scale(some + j, kernel);
+            }
+            for (int i = 0; i < SIDE; i++) {
+                evaluate(some + kernel * i, 1, line, 1, kernel);
+                scale(line, 1);
+                for (int j = 0; j < SIDE; j++)
+                    *(lanes *)(u + (SIDE * i + j) * step + half * LANES) = line[j];
+            }
         }
+}
+
+/* [row][tap][column] into the plain gradients. */
+DP_INLINE void store_kernels(const dp_winograd_pass *p, int64_t row, int64_t column, float (*g)[PAIR],
+                             const int taps)
+{
+    int64_t rows = p->in_channels - row, here = p->out_channels - column;
+    if (rows < WEIGHT_ROWS || here < PAIR) {
+        for (int r = 0; r < WEIGHT_ROWS && r < rows; r++)
+            for (int c = 0; c < PAIR && c < here; c++)
+                for (int k = 0; k < taps; k++) {
+                    float *to = p->weights_gradient + weight_at(p, row + r, column + c, k, taps);
+                    *to = g[r * taps + k][c] + (p->accumulate ? *to : 0);
+                }
+        return;
+    }
+    for (int c = 0; c < PAIR; c += 8) {
+        float *to = p->weights_gradient + weight_at(p, row, column + c, 0, taps);
+        for (int e = 0; e < WEIGHT_ROWS * taps; e += 8)
+            if (p->accumulate)
+                dp_transpose8(g[e] + c, PAIR, to + e, p->in_channels * taps, true);
+            else
+                dp_transpose8(g[e] + c, PAIR, to + e, p->in_channels * taps, false);
     }
 }
 
-/* The gradient of one row of the transformed weights, back to the plain ones. */
+/* The gradients of a few rows of the transformed weights, back to the plain ones. */
 DP_INLINE void gather_of(const dp_winograd_pass *p, int64_t row, int64_t column, const float *u, int64_t step,
                          const int kernel)
 {
     const int taps = kernel * kernel;
-    int64_t here = p->out_channels - column;
-    float g[MOST_TAPS][PAIR] __attribute__((aligned(64)));
-    for (int half = 0; half < 2; half++) {
-        lanes some[5 * SIDE], line[SIDE];
-        for (int j = 0; j < SIDE; j++) {
-            for (int i = 0; i < SIDE; i++)
-                line[i] = scale_of(SIDE * i + j) * *(const lanes *)(u + (SIDE * i + j) * step + half * LANES);
-            gather(line, 1, some + j, SIDE, kernel);
+    float g[WEIGHT_ROWS * MOST_TAPS][PAIR] __attribute__((aligned(64)));
+    for (int r = 0; r < WEIGHT_ROWS; r++, u += PAIR)
+        for (int half = 0; half < 2; half++) {
+            lanes some[5 * SIDE], line[SIDE];
+            for (int j = 0; j < SIDE; j++) {
+                for (int i = 0; i < SIDE; i++)
+                    line[i] = *(const lanes *)(u + (SIDE * i + j) * step + half * LANES);
+                scale(line, 1);
+                gather(line, 1, some + j, SIDE, kernel);
+            }
+            for (int i = 0; i < kernel; i++) {
+                scale(some + SIDE * i, 1);
+                gather(some + SIDE * i, 1, (lanes *)(g[r * taps + kernel * i] + half * LANES), 2, kernel);
+            }
         }
-        for (int i = 0; i < kernel; i++)
-            gather(some + SIDE * i, 1, (lanes *)(g[kernel * i] + half * LANES), 2, kernel);
-    }
-    for (int c = 0; c < PAIR && c < here; c++)
-        for (int k = 0; k < taps; k++) {
-            float *to = p->weights_gradient + weight_at(p, row, column + c, k, taps);
-            *to = g[k][c] + (p->accumulate ? *to : 0);
-        }
+    store_kernels(p, row, column, g, taps);
+}
+
+/* The first row and column of an item, and where it lies in the group. */
+DP_INLINE float *weights_item(const dp_winograd_pass *p, int64_t item, int64_t *row, int64_t *column)
+{
+    int64_t in_pair = p->row_count / WEIGHT_ROWS, pair = item / in_pair, r = item % in_pair * WEIGHT_ROWS;
+    *row = p->first_row + r;
+    *column = (p->first_pair + pair) * PAIR;
+    return p->u + (pair * p->group + r) * PAIR;
 }
 
 DP_CLONES static void weights_range(const void *context, int64_t begin, int64_t end)
 {
     const dp_winograd_pass *p = context;
-    int64_t step = dp_winograd_weights_step(p);
+    int64_t step = dp_winograd_weights_step(p), row, column;
     for (int64_t item = begin; item < end; item++) {
-        int64_t column = (p->first_pair + item / p->rows) * PAIR, row = item % p->rows;
+        float *u = weights_item(p, item, &row, &column);
         if (p->kernel == 3)
-            weights_of(p, row, column, p->u + item * PAIR, step, 3);
+            weights_of(p, row, column, u, step, 3);
         else
-            weights_of(p, row, column, p->u + item * PAIR, step, 5);
+            weights_of(p, row, column, u, step, 5);
     }
 }
 
 DP_CLONES static void gather_range(const void *context, int64_t begin, int64_t end)
 {
     const dp_winograd_pass *p = context;
-    int64_t step = dp_winograd_weights_step(p);
+    int64_t step = dp_winograd_weights_step(p), row, column;
     for (int64_t item = begin; item < end; item++) {
-        int64_t column = (p->first_pair + item / p->rows) * PAIR, row = item % p->rows;
-        if (row >= p->in_channels)
-            continue;
+        const float *u = weights_item(p, item, &row, &column);
         if (p->kernel == 3)
-            gather_of(p, row, column, p->u + item * PAIR, step, 3);
+            gather_of(p, row, column, u, step, 3);
         else
-            gather_of(p, row, column, p->u + item * PAIR, step, 5);
+            gather_of(p, row, column, u, step, 5);
     }
 }
 
@@ -301,13 +372,13 @@ DP_CLONES static void tiles_out_range(const void *context, int64_t begin, int64_
 
 /* ---- products ---- */
 
-/* m[rows][pair] = v[rows][all blocks] u[all rows][pair]; m's two blocks lie m_block apart. Sums of a few
+/* m[rows][pair] (+)= v[rows][blocks] u[their rows][pair]; m's two blocks lie m_block apart. Sums of a few
  * blocks are added to what is in memory, which rounds less than one long sum. */
 DP_INLINE void product(const float *v, int64_t v_block, int64_t blocks, const float *u, float *m,
-                       int64_t m_block, const int rows)
+                       int64_t m_block, bool add, const int rows)
 {
     const int64_t most = SUM_CHANNELS / LANES;
-    for (int64_t first = 0; first < blocks; first += most) {
+    for (int64_t first = 0; first < blocks; first += most, add = true) {
         int64_t end = first + most < blocks ? first + most : blocks;
         lanes a[ROWS], b[ROWS];
         for (int r = 0; r < rows; r++)
@@ -322,7 +393,7 @@ DP_INLINE void product(const float *v, int64_t v_block, int64_t blocks, const fl
             }
         for (int r = 0; r < rows; r++) {
             lanes *to = (lanes *)(m + r * LANES), *other = (lanes *)(m + m_block + r * LANES);
-            if (first > 0) {
+            if (add) {
                 a[r] += *to;
                 b[r] += *other;
             }
@@ -335,32 +406,33 @@ DP_INLINE void product(const float *v, int64_t v_block, int64_t blocks, const fl
 DP_CLONES static void products_range(const void *context, int64_t begin, int64_t end)
 {
     const dp_winograd_pass *p = context;
-    int64_t blocks = p->from.blocks, block = p->batch * LANES;
+    int64_t blocks = p->row_count / LANES, block = p->batch * LANES;
+    bool add = p->first_row > 0;
     for (int64_t item = begin; item < end; item++) {
         int64_t at = item / p->pair_count, pair = item % p->pair_count;
-        const float *u = p->u + at * dp_winograd_weights_step(p) + pair * p->rows * PAIR,
-                    *v = p->v + at * dp_winograd_from_step(p);
+        const float *u = p->u + at * dp_winograd_weights_step(p) + pair * p->group * PAIR,
+                    *v = p->v + at * dp_winograd_from_step(p) + p->first_row / LANES * block;
         float *m = p->m + at * dp_winograd_to_step(p) + 2 * pair * block;
         int64_t t = 0;
         for (; t + ROWS <= p->count; t += ROWS)
-            product(v + t * LANES, block, blocks, u, m + t * LANES, block, ROWS);
+            product(v + t * LANES, block, blocks, u, m + t * LANES, block, add, ROWS);
         v += t * LANES;
         m += t * LANES;
         switch (p->count - t) {
         case 1:
-            product(v, block, blocks, u, m, block, 1);
+            product(v, block, blocks, u, m, block, add, 1);
             break;
         case 2:
-            product(v, block, blocks, u, m, block, 2);
+            product(v, block, blocks, u, m, block, add, 2);
             break;
         case 3:
-            product(v, block, blocks, u, m, block, 3);
+            product(v, block, blocks, u, m, block, add, 3);
             break;
         case 4:
-            product(v, block, blocks, u, m, block, 4);
+            product(v, block, blocks, u, m, block, add, 4);
             break;
         case 5:
-            product(v, block, blocks, u, m, block, 5);
+            product(v, block, blocks, u, m, block, add, 5);
             break;
         default:
             break;
@@ -401,9 +473,9 @@ DP_CLONES static void gradient_products_range(const void *context, int64_t begin
         int64_t at = item / p->pair_count, pair = item % p->pair_count;
         const float *v = p->v + at * dp_winograd_from_step(p);
         const float *m = p->m + at * dp_winograd_to_step(p) + 2 * pair * block;
-        float *u = p->u + at * dp_winograd_weights_step(p) + pair * p->rows * PAIR;
-        for (int64_t row = 0; row < p->rows; row += CHANNEL_ROWS)
-            gradient_product(v + row / LANES * block + row % LANES, m, block, p->count, u + row * PAIR,
+        float *u = p->u + at * dp_winograd_weights_step(p) + pair * p->group * PAIR;
+        for (int64_t r = 0, row = p->first_row; r < p->row_count; r += CHANNEL_ROWS, row += CHANNEL_ROWS)
+            gradient_product(v + row / LANES * block + row % LANES, m, block, p->count, u + r * PAIR,
                              p->first == 0);
     }
 }

@@ -8,7 +8,9 @@
 enum {
     DP_WINOGRAD_SIDE = 6, /* of a tile of inputs, and of one of products */
     DP_WINOGRAD_POSITIONS = DP_WINOGRAD_SIDE * DP_WINOGRAD_SIDE,
-    DP_WINOGRAD_ROWS = 6, /* tiles in the registers of a product */
+    DP_WINOGRAD_ROWS = 6,          /* tiles in the registers of a product */
+    DP_WINOGRAD_WEIGHT_ROWS = 8,   /* of the weights, transformed together */
+    DP_WINOGRAD_SUM_CHANNELS = 64, /* in one sum */
 };
 
 /* An image [batch, blocks, height, width, lanes] seen through tiles. */
@@ -26,6 +28,7 @@ typedef struct dp_winograd_pass {
     int64_t rows, pairs;                     /* of the weights: channels of from, pairs of blocks of to */
     int64_t batch, first, count;             /* tiles at once; where they begin and how many there are now */
     int64_t panel, first_pair, pair_count;   /* the same for pairs of blocks of columns */
+    int64_t group, first_row, row_count;     /* and for rows */
     const float *weights;                    /* plain */
     float *weights_gradient;
     int64_t in_channels, out_channels;
@@ -33,7 +36,7 @@ typedef struct dp_winograd_pass {
     bool relu, accumulate;
     const float *bias;
     float *out;
-    float *u, *v, *m; /* transformed: weights of a panel, from, a panel of to */
+    float *u, *v, *m; /* transformed: weights of a panel and group, from, a panel of to */
 } dp_winograd_pass;
 
 /* A line more than the tiles need: positions at distances of powers of two would collide in the cache. */
@@ -49,13 +52,13 @@ static inline int64_t dp_winograd_to_step(const dp_winograd_pass *p)
 
 static inline int64_t dp_winograd_weights_step(const dp_winograd_pass *p)
 {
-    return (p->panel * p->rows + 1) * 2 * p->lanes;
+    return (p->panel * p->group + 1) * 2 * p->lanes;
 }
 
-/* Phases of a pass, on a dp_winograd_pass, in the form that dp_cpu_for wants. Of the current batch of tiles
- * and the current panel. */
+/* Phases of a pass, on a dp_winograd_pass, in the form that dp_cpu_for wants. Of the current batch of tiles,
+ * panel of columns and group of rows. */
 typedef struct dp_winograd_kernels {
-    void (*weights)(const void *pass, int64_t begin, int64_t end);      /* pair of the panel, row */
+    void (*weights)(const void *pass, int64_t begin, int64_t end);      /* pair of the panel, 8 rows */
     void (*gather)(const void *pass, int64_t begin, int64_t end);       /* the same, back */
     void (*tiles_in)(const void *pass, int64_t begin, int64_t end);     /* block of from, tile */
     void (*gradients_in)(const void *pass, int64_t begin, int64_t end); /* block of to in the panel, tile */

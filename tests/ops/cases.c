@@ -194,6 +194,9 @@ const char *const correctness_cases[] = {
     "noinput",
     "4x1x28x28 conv32,k5,p2 pool,k2,s2,relu conv64,k5,p2 pool,k2,s2,relu flatten linear512,relu linear10 + "
     "noinput",
+    /* 3x3 kernels on few tiles, full and a quarter full */
+    "1x24x4x4 conv40,k3,p1,relu",
+    "3x20x2x2 conv19,k3,p1 +",
     NULL,
 };
 
@@ -231,6 +234,7 @@ const char *const speed_cases[] = {
     "4x128x64x64 conv128,k3,p1,relu",
     "4x512x16x16 conv512,k3,p1,relu",
     "4x512x8x8 conv512,k3,p1,relu",
+    "2x512x4x4 conv512,k3,p1,nobias",
     "4x768x4x4 conv512,k3,p1,relu",
     "64x64x32x32 conv64,k1 bn,relu conv64,k1 bn,add2,relu add2,relu",
     "64x128x16x16 conv128,k1 bn,relu conv128,k1 bn,add2,relu",

@@ -382,13 +382,14 @@ static void close_to(const float *got, const double *wanted, int64_t count, doub
     ck_assert_msg(worst <= 3e-6 * largest, "off by %g of %g", worst, largest);
 }
 
-/* Full and cut tiles, several batches of tiles (of 48 at least), several panels of columns, channels that
- * fill no block. */
+/* Full and cut tiles, several batches of tiles (of 48 at least), several panels of columns and groups of
+ * rows, channels that fill no block. */
 static const dp_winograd winograds[] = {
     {2, 32, 13, 10, 24, 13, 10, {1, 1}, 3, 0}, {3, 29, 9, 12, 37, 7, 12, {0, 1}, 3, 0},
     {1, 512, 8, 7, 40, 8, 7, {1, 1}, 3, 0},    {2, 24, 13, 10, 40, 13, 10, {2, 2}, 5, 0},
     {2, 29, 9, 12, 37, 7, 14, {1, 3}, 5, 0},   {1, 256, 6, 5, 40, 6, 5, {2, 2}, 5, 0},
-    {1, 40, 5, 6, 512, 9, 10, {4, 4}, 5, 0},
+    {1, 40, 5, 6, 512, 9, 10, {4, 4}, 5, 0},   {1, 76, 4, 3, 144, 4, 3, {1, 1}, 3, 0},
+    {2, 96, 2, 2, 176, 2, 2, {1, 1}, 3, 0},
 };
 
 enum { WINOGRADS = sizeof winograds / sizeof *winograds };
