@@ -12,8 +12,10 @@
 #   CUDA_BASE_OBJECTS    what the backend needs of the library, position-independent
 #   CUDA_EMULATED_LIB    the same shared object on the emulation, for a whole dptrain (DPTRAIN_EMULATED_GPUS=N)
 #   CUDA_CHECKED_LIB, CUDA_CHECKED_TEST_OPS    on the emulation with every access of the kernels looked at
-#   CUDA_TEST_OPS, CUDA_TEST_BACKEND, CUDA_TEST_PLANS    test programs on the real libraries (see tests/cuda)
-#   CUDA_EMULATED_TEST_OPS, CUDA_EMULATED_TEST_BACKEND, CUDA_EMULATED_TEST_ENGINE, CUDA_EMULATED_TEST_FAULTS
+#   CUDA_TEST_OPS, CUDA_TEST_BACKEND, CUDA_TEST_PLANS, CUDA_KERNEL_SPEED
+#                        test programs on the real libraries (see tests/cuda)
+#   CUDA_EMULATED_TEST_OPS, CUDA_EMULATED_TEST_BACKEND, CUDA_EMULATED_TEST_ENGINE, CUDA_EMULATED_TEST_FAULTS,
+#   CUDA_EMULATED_KERNEL_SPEED
 #                        and on the emulation
 #
 # Nothing runs while this is read, and it can be read where nothing is installed.
@@ -147,6 +149,8 @@ CUDA_OPS_OBJECTS := $(CUDA_OPS_SOURCES:%.c=$(CUDA_BUILD)/%.o)
 CUDA_TEST_OPS    := $(BUILD)/tests/test_ops_cuda
 CUDA_TEST_BACKEND := $(BUILD)/tests/test_backend_cuda
 CUDA_TEST_PLANS  := $(BUILD)/tests/deviceless_plans
+CUDA_KERNEL_SPEED := $(BUILD)/tests/kernel_speed_cuda
+CUDA_EMULATED_KERNEL_SPEED := $(BUILD)/tests/kernel_speed_cuda_emulated
 CUDA_EMULATED_TEST_OPS := $(BUILD)/tests/test_ops_cuda_emulated
 CUDA_EMULATED_LIB          := $(BUILD)/emulated/libdptrain_cuda.so
 CUDA_EMULATED_TEST_BACKEND := $(BUILD)/tests/test_backend_cuda_emulated
@@ -168,6 +172,16 @@ $(CUDA_TEST_BACKEND): $(CUDA_BUILD)/tests/cuda/test_backend.o $(CUDA_BUILD)/src/
 	@mkdir -p $(@D)
 	@echo '  LINK $@'
 	@$(CC) $^ $(CUDA_LDFLAGS) $(CUDA_LDLIBS) $(CUDA_CHECK_LIBS) -lstdc++ -o $@
+
+$(CUDA_KERNEL_SPEED): $(CUDA_BUILD)/tests/cuda/kernel_speed.o $(CUDA_KERNEL_OBJECTS)
+	@mkdir -p $(@D)
+	@echo '  LINK $@'
+	@$(CC) $^ $(CUDA_LDFLAGS) $(CUDA_LDLIBS) -lstdc++ -o $@
+
+$(CUDA_EMULATED_KERNEL_SPEED): $(CUDA_BUILD)/tests/cuda/kernel_speed.o $(EMULATION_KERNEL_OBJECTS) $(EMULATION_LIB)
+	@mkdir -p $(@D)
+	@echo '  LINK $@'
+	@$(CC) -rdynamic $^ $(EMULATION_LDLIBS) -o $@
 
 # The models come from the library LIB of the top Makefile, with what that needs (LIBS).
 $(CUDA_TEST_PLANS): $(CUDA_BUILD)/tests/cuda/deviceless_plans.o $(CUDA_BUILD)/cuda/conv_plan.o \
@@ -235,5 +249,5 @@ cuda-tests: $(CUDA_TEST_OPS) $(CUDA_TEST_PLANS)
 	$(CUDA_TEST_OPS)
 
 -include $(patsubst %.o,%.d,$(CUDA_BACKEND_OBJECTS) $(CUDA_KERNEL_OBJECTS) $(CUDA_BASE_OBJECTS) $(CUDA_OPS_OBJECTS) \
-    $(CUDA_BUILD)/tests/cuda/deviceless_plans.d \
+    $(CUDA_BUILD)/tests/cuda/deviceless_plans.d $(CUDA_BUILD)/tests/cuda/kernel_speed.d \
     $(CUDA_BUILD)/tests/cuda/test_backend.d $(CUDA_BUILD)/tests/cuda/test_engine_cuda.d $(CUDA_BUILD)/tests/cuda/overlap.d $(CUDA_BUILD)/tests/cuda/test_faults_cuda.d)

@@ -1,14 +1,11 @@
-/* The program on emulated GPUs (build/emulated/dptrain): devices, the start-up table, warnings, profilers'
- * ranges. The folder named in EMULATED_TOOLS holds what stands in for NVML and for a profiler. */
+/* The program on emulated GPUs (build/emulated/dptrain): devices, the start-up table, warnings, failures.
+ * The folder named in EMULATED_TOOLS holds what stands in for NVML and for a profiler. */
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "harness.h"
-
-#define SMALL \
-    "--device cuda --model mlp --hidden 16 --data synthetic:64 --n-epoch 2 --batch-size 16 --overwrite "
+#include "emulated.h"
 
 static char tools[PATH_MAX];
 
@@ -17,7 +14,12 @@ bool emulated_tools_found(const char *folder)
     return realpath(folder, tools) != NULL;
 }
 
-static void machine(const char *gpus)
+const char *emulated_tools(void)
+{
+    return tools;
+}
+
+void machine(const char *gpus)
 {
     ck_assert_int_eq(setenv("DPTRAIN_EMULATED_GPUS", gpus, 1), 0);
 }
@@ -27,8 +29,7 @@ static void use_nvml(void)
     ck_assert_int_eq(setenv("LD_LIBRARY_PATH", tools, 1), 0);
 }
 
-/* What `devices --json` with more options prints. Owner: the caller. */
-static json_t *list_devices(const char *options)
+json_t *list_devices(const char *options)
 {
     const run *r = dptrain("devices --device cuda --json %s", options);
     assert_succeeds(r);
@@ -43,7 +44,7 @@ static const json_t *device(const json_t *list, int k)
     return at(json_object_get(list, "devices"), k);
 }
 
-static const json_t *find_link(const json_t *list, const char *from, const char *to)
+const json_t *find_link(const json_t *list, const char *from, const char *to)
 {
     const json_t *links = json_object_get(list, "links");
     for (size_t i = 0; i < json_array_size(links); i++) {
@@ -159,8 +160,7 @@ START_TEST(free_memory_is_what_nvml_says)
 }
 END_TEST
 
-/* A figure of the last process that wrote the emulation's report, by GPU; -1: there is none. */
-static void read_figure(const char *name, int values[8])
+void read_figure(const char *name, int values[8])
 {
     json_error_t error;
     FILE *f = fopen("report", "r");
@@ -373,143 +373,6 @@ START_TEST(train_and_eval_show_their_devices)
 }
 END_TEST
 
-/* ---- direct transfers ---- */
-
-/* Three devices, of which the middle one gathers. The text of the warnings is left to the caller. */
-static const run *train_three(const char *options)
-{
-    return dptrain("train " SMALL "--device-ids 0,1,2 --output-device 1 --save w %s", options);
-}
-
-static const struct {
-    const char *peer, *fault, *why; /* why: NULL where there is nothing to tell */
-} links[] = {
-    {"", "", NULL},
-    {"none:0-1", "", NULL},
-    {"corrupt:0-1", "", "(damaged: what arrived is not what was sent)"},
-    {"hang:0-1", "", "(nothing arrived within 5 s)"},
-    {"", "cudaDeviceEnablePeerAccess:3+:711", NULL}, /* too many peers */
-    {"", "cudaDeviceEnablePeerAccess:1+:217", NULL},
-};
-
-/* Whatever the links are like, the weights are the same, and the user is told of those that are broken. */
-START_TEST(broken_links_are_found_and_gone_round)
-{
-    machine("3");
-    const run *r = train_three("--p2p off");
-    assert_succeeds(r);
-    assert_lacks(r->err, "warning");
-    ck_assert_int_eq(rename("w", "expected"), 0);
-    setenv("DPTRAIN_EMULATED_PEER", links[_i].peer, 1);
-    setenv("DPTRAIN_EMULATED_FAULT", links[_i].fault, 1);
-    r = train_three("");
-    assert_succeeds(r);
-    assert_same_file("w", "expected");
-    if (!links[_i].why) {
-        assert_lacks(r->err, "warning");
-        return;
-    }
-    assert_contains(r->err, "warning: direct transfers between cuda:0 and cuda:1 are not used ");
-    assert_contains(r->err, links[_i].why);
-    assert_contains(r->err, "iommu=pt");
-    assert_lacks(r->err, "cuda:2 are not used");
-}
-END_TEST
-
-/* What the trial is for: without it, the damage is trained in. */
-START_TEST(untried_links_are_used_only_when_asked_for)
-{
-    machine("3");
-    assert_succeeds(train_three("--p2p off"));
-    ck_assert_int_eq(rename("w", "expected"), 0);
-    assert_succeeds(train_three("--p2p on"));
-    assert_same_file("w", "expected");
-    setenv("DPTRAIN_EMULATED_PEER", "corrupt:0-2", 1);
-    assert_succeeds(train_three("--p2p off"));
-    assert_same_file("w", "expected");
-    const run *quiet = train_three("--quiet");
-    assert_succeeds(quiet);
-    ck_assert_str_eq(quiet->err, "");
-    assert_same_file("w", "expected");
-    const run *r = train_three("--p2p on");
-    if (r->code == 0)
-        ck_assert_int_ne(system("cmp -s w expected"), 0);
-    else
-        ck_assert_int_eq(r->code, 3); /* or to a number that is not finite */
-    assert_fails(dptrain("train " SMALL "--device cpu --p2p on"), 2, "--p2p on is for CUDA devices");
-    assert_fails(dptrain("train " SMALL "--p2p maybe"), 2, "one of auto, on, off");
-}
-END_TEST
-
-/* What the trial's own process says. */
-START_TEST(a_trial_says_what_it_met)
-{
-    machine("3");
-    const run *r = dptrain("try-links 3 5 0-1,2-1");
-    assert_succeeds(r);
-    ck_assert_str_eq(r->out, "0 1 begin\n0 1 sound\n2 1 begin\n2 1 sound\n");
-    setenv("DPTRAIN_EMULATED_PEER", "corrupt:0-1", 1);
-    r = dptrain("try-links 3 5 0-1,2-1");
-    assert_succeeds(r);
-    ck_assert_str_eq(r->out, "0 1 begin\n0 1 damaged\n2 1 begin\n2 1 sound\n");
-    setenv("DPTRAIN_EMULATED_FAULT", "cudaMemcpyPeerAsync:2:719", 1);
-    r = dptrain("try-links 3 5 0-1,2-1");
-    ck_assert_int_eq(r->code, 1);
-    assert_contains(r->out, "0 1 begin\n0 1 failed: cuda:0: cudaMemcpyPeerAsync: ");
-    assert_lacks(r->out, "2 1");
-    assert_fails(dptrain("try-links 3 5"), 2, "try-links needs");
-    assert_fails(dptrain("try-links 3 5 0,1"), 2, "pairs like");
-    assert_fails(dptrain("try-links 65 5 0-1"), 2, "DEVICES");
-    assert_fails(dptrain("try-links 3 0 0-1"), 2, "SECONDS");
-    assert_fails(dptrain("try-links 3 5 0-3"), 2, "no link");
-}
-END_TEST
-
-static const struct {
-    const char *options;
-    int enabled[4]; /* by GPU: how many others it may reach */
-    bool direct;
-} uses[] = {
-    {"--loss-mode global", {3, 1, 1, 1}, true},
-    {"--loss-mode gather", {3, 1, 1, 1}, true},
-    {"--loss-mode gather --output-device 2", {3, 2, 3, 2}, true},
-    {"--loss-mode global --device-ids 3,1", {0, 1, 0, 1}, true},
-    {"--p2p off", {0, 0, 0, 0}, false},
-};
-
-START_TEST(only_links_in_use_are_enabled)
-{
-    int enabled[8], copies[8], total = 0;
-    machine("4");
-    setenv("DPTRAIN_EMULATED_REPORT", "report", 1);
-    assert_succeeds(dptrain("train " SMALL "%s", uses[_i].options));
-    read_figure("peers_enabled", enabled);
-    assert_succeeds(dptrain("train " SMALL "%s", uses[_i].options));
-    read_figure("direct_copies", copies);
-    for (int k = 0; k < 4; k++) {
-        ck_assert_msg(enabled[k] == uses[_i].enabled[k], "GPU %d: %d", k, enabled[k]);
-        total += copies[k];
-    }
-    ck_assert(uses[_i].direct ? total > 0 : total == 0);
-}
-END_TEST
-
-START_TEST(broken_links_are_listed)
-{
-    machine("4");
-    setenv("DPTRAIN_EMULATED_PEER", "hang:0-1,corrupt:2-3", 1);
-    json_t *list = list_devices("");
-    const json_t *hanging = find_link(list, "cuda:1", "cuda:0"), *sound = find_link(list, "cuda:0", "cuda:2");
-    ck_assert(json_is_false(json_object_get(hanging, "peer_access")));
-    ck_assert(json_is_false(json_object_get(hanging, "intact")));
-    ck_assert_str_eq(string_of(hanging, "broken"), "nothing arrived within 5 s");
-    assert_contains(string_of(find_link(list, "cuda:2", "cuda:3"), "broken"), "damaged");
-    ck_assert(json_is_null(json_object_get(sound, "broken")));
-    ck_assert(json_is_true(json_object_get(sound, "peer_access")));
-    json_decref(list);
-}
-END_TEST
-
 static const struct {
     const char *memory, *multiprocessors, *options;
     int weak, strong; /* -1: no warning */
@@ -552,117 +415,6 @@ START_TEST(unlike_gpus_are_warned_of_as_pytorch_does)
 }
 END_TEST
 
-/* ---- what a profiler sees ---- */
-
-enum { MAX_THREADS = 32, MAX_DEPTH = 3 };
-
-typedef struct timeline {
-    int thread, depth;
-    bool named;
-    char open[MAX_DEPTH][32]; /* names of the ranges that are open */
-} timeline;
-
-static const char *const phases[] = {"wait", "scatter",  "broadcast", "forward",  "gather",
-                                     "loss", "backward", "reduce",    "optimizer"};
-enum { PHASES = sizeof phases / sizeof *phases };
-
-static int phase_of(const char *name)
-{
-    for (int p = 0; p < PHASES; p++)
-        if (strcmp(phases[p], name) == 0)
-            return p;
-    return -1;
-}
-
-/* Outside a step a device waits, or sends for its next chunk; in a step there is always a phase. A phase may
- * hold a wait, and the last one, when all is queued, the next chunk. */
-static void assert_nested(const timeline *t, const char *name)
-{
-    if (t->depth == 0)
-        ck_assert_msg(strcmp(name, "step") == 0 || strcmp(name, "wait") == 0 || strcmp(name, "scatter") == 0,
-                      "range '%s' outside a step", name);
-    else if (t->depth == 1)
-        ck_assert_msg(strcmp(t->open[0], "step") == 0 && phase_of(name) > 0, "range '%s' in '%s'", name,
-                      t->open[0]);
-    else
-        ck_assert_msg(t->depth == 2 && (strcmp(name, "wait") == 0 || (strcmp(name, "scatter") == 0 &&
-                                                                      strcmp(t->open[1], "optimizer") == 0)),
-                      "range '%s' in '%s'", name, t->open[1]);
-}
-
-static timeline *find_timeline(timeline *timelines, int thread)
-{
-    for (int i = 0; i < MAX_THREADS; i++) {
-        if (timelines[i].thread == 0)
-            timelines[i].thread = thread;
-        if (timelines[i].thread == thread)
-            return &timelines[i];
-    }
-    ck_abort_msg("more than %d threads", MAX_THREADS);
-    return NULL;
-}
-
-/* Reads a record; counts what was seen and leaves the timelines as they ended. */
-static void read_record(timeline *timelines, int seen[PHASES], int *steps, int *streams)
-{
-    char line[256], what[16], name[64], of[32];
-    FILE *f = fopen("record", "r");
-    ck_assert_ptr_nonnull(f);
-    while (fgets(line, sizeof line, f)) {
-        int thread, fields = sscanf(line, "%d %15s %63s %31[^\n]", &thread, what, name, of);
-        ck_assert_int_ge(fields, 2);
-        timeline *t = find_timeline(timelines, thread);
-        if (strcmp(what, "push") == 0) {
-            ck_assert_int_eq(fields, 3);
-            ck_assert(t->named);
-            assert_nested(t, name);
-            snprintf(t->open[t->depth++], sizeof t->open[0], "%.31s", name);
-            *steps += strcmp(name, "step") == 0;
-            if (phase_of(name) >= 0)
-                seen[phase_of(name)]++;
-        } else if (strcmp(what, "pop") == 0) {
-            ck_assert_int_gt(t->depth, 0);
-            t->depth--;
-        } else if (strcmp(name, "thread") == 0) {
-            ck_assert_msg(strcmp(of, "cuda:0") == 0 || strcmp(of, "cuda:1") == 0, "thread '%s'", of);
-            t->named = true;
-        } else {
-            ck_assert_str_eq(name, "stream");
-            ck_assert_msg(strncmp(of, "cuda:", 5) == 0 &&
-                              (strcmp(of + 6, " compute") == 0 || strcmp(of + 6, " copy") == 0 ||
-                               strcmp(of + 6, " input") == 0),
-                          "stream '%s'", of);
-            ++*streams;
-        }
-    }
-    fclose(f);
-}
-
-START_TEST(ranges_nest_and_bear_the_names_of_the_phases)
-{
-    char recorder[PATH_MAX + 64];
-    timeline timelines[MAX_THREADS] = {0};
-    int seen[PHASES] = {0}, steps = 0, streams = 0, threads = 0;
-    machine("2");
-    snprintf(recorder, sizeof recorder, "%s/libnvtx_recorder.so", tools);
-    setenv("NVTX_INJECTION64_PATH", recorder, 1);
-    setenv("NVTX_RECORD", "record", 1);
-    /* The process that tries links would be recorded, too. */
-    assert_succeeds(dptrain("train " SMALL "--valid-split 0.25 --p2p on"));
-    read_record(timelines, seen, &steps, &streams);
-    for (int i = 0; i < MAX_THREADS; i++) {
-        ck_assert_int_eq(timelines[i].depth, 0);
-        threads += timelines[i].named;
-    }
-    ck_assert_int_eq(threads, 2);
-    ck_assert_int_eq(streams, 2 * 3);
-    ck_assert_int_eq(steps, 2 * 2 * (3 + 1)); /* devices, epochs, batches of training and of validation */
-    for (int p = 0; p < PHASES; p++)
-        ck_assert_msg(seen[p] > 0, "no range '%s'", phases[p]);
-    ck_assert_int_ge(seen[phase_of("reduce")], 2 * 3); /* the primary's, between parts of backward too */
-}
-END_TEST
-
 Suite *emulated_suite(void)
 {
     Suite *s = suite_create("emulated GPUs");
@@ -677,17 +429,13 @@ Suite *emulated_suite(void)
     tcase_add_loop_test(c, bench_measures_models_of_every_kind, 0, 4);
     tcase_add_test(c, bench_uses_its_own_gpus_alone);
     tcase_add_loop_test(c, lessons_are_taught_by_gpus_too, 0, 3);
-    tcase_add_loop_test(c, broken_links_are_found_and_gone_round, 0, sizeof links / sizeof *links);
-    tcase_add_test(c, a_trial_says_what_it_met);
-    tcase_add_test(c, untried_links_are_used_only_when_asked_for);
-    tcase_add_loop_test(c, only_links_in_use_are_enabled, 0, sizeof uses / sizeof *uses);
-    tcase_add_test(c, broken_links_are_listed);
     tcase_add_loop_test(c, a_failing_device_is_named, 0, sizeof faults / sizeof *faults);
     tcase_add_test(c, out_of_memory_names_the_purpose_and_a_batch_that_fits);
     tcase_add_test(c, a_failing_gpu_costs_no_checkpoint);
     tcase_add_test(c, train_and_eval_show_their_devices);
     tcase_add_loop_test(c, unlike_gpus_are_warned_of_as_pytorch_does, 0, sizeof machines / sizeof *machines);
-    tcase_add_test(c, ranges_nest_and_bear_the_names_of_the_phases);
     suite_add_tcase(s, c);
+    suite_add_tcase(s, emulated_links_case());
+    suite_add_tcase(s, emulated_profiler_case());
     return s;
 }

@@ -1,7 +1,7 @@
 /* The case table on the CUDA backend: on the emulation, or on GPUs where there are some. With no GPU at all
  * it says so and ends well.
  *
- *     test_ops_cuda             runs the tests
+ *     test_ops_cuda             runs the tests; with DPTRAIN_TEST_LONG on three devices, too
  *     test_ops_cuda --speed     prints milliseconds and GFLOP/s of one device
  */
 #include <check.h>
@@ -42,6 +42,12 @@ END_TEST
 START_TEST(two_devices)
 {
     check_use(2, uses[_i]);
+}
+END_TEST
+
+START_TEST(three_devices)
+{
+    check_use(3, uses[_i]);
 }
 END_TEST
 
@@ -170,6 +176,8 @@ static Suite *suite(void)
     tcase_set_timeout(t, 300);
     tcase_add_loop_test(t, one_device, 0, USES);
     tcase_add_loop_test(t, two_devices, 0, USES);
+    if (getenv("DPTRAIN_TEST_LONG"))
+        tcase_add_loop_test(t, three_devices, 0, USES);
     tcase_add_test(t, sixty_four_sources);
     tcase_add_test(t, label_outside_the_classes);
     suite_add_tcase(s, t);

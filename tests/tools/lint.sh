@@ -81,6 +81,10 @@ report "only src/cli prints, and no one but main ends the program" "$(printf '%s
 report "the library's host memory comes from base/memory.h" "$(printf '%s\n' "$lines" |
     grep -E '(^|[^[:alnum:]_])(malloc|calloc|realloc|aligned_alloc|posix_memalign|strn?dup|v?asprintf)[[:space:]]*\(' |
     grep -v '^src/base/memory\.c:')"
+report "every launcher of kernels.h is in the table of tests/cuda/kernel_speed.c" "$(
+    sed -n 's/^cudaError_t \(dp_[a-z0-9_]*\)(.*/\1/p' cuda/kernels/kernels.h | while read -r launcher; do
+        grep -q "{\"${launcher}[\",]" tests/cuda/kernel_speed.c || echo "$launcher"
+    done)"
 report "no left-overs" "$(grep -nwE 'TODO|FIXME|XXX' -r src include tests Makefile \
     --include='*.[ch]' --include='*.py' --include=Makefile)"
 exit $bad

@@ -1,10 +1,11 @@
 #!/bin/bash
-# same_bits.sh PROGRAM FOLDER OPTION...: two runs of `PROGRAM train` with the same options leave the same weights, bit by
-# bit, in FOLDER.
+# same_bits.sh PROGRAM OPTION...: two runs of `PROGRAM train` with the same options leave the same weights, bit by bit.
 set -eu
-program=$1 folder=$2
-shift 2
+program=$1
+shift
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
 for run in a b; do
-    "$program" train "$@" --quiet --overwrite --model-dir "$folder/bits-$run" --save "$folder/bits-$run.safetensors"
+    "$program" train "$@" --quiet --model-dir "$folder/$run" --save "$folder/$run.safetensors"
 done
-cmp "$folder/bits-a.safetensors" "$folder/bits-b.safetensors"
+cmp "$folder/a.safetensors" "$folder/b.safetensors"

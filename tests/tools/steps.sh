@@ -4,10 +4,6 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2030,SC2031 # what a subshell counted comes back by a file
 
-# Beginnings of the names of the parity cases whose models there are; for the scripts that source this.
-# shellcheck disable=SC2034
-built=three-,linear-,mlp-,lenet-
-
 passed=0 failed=0 skipped=0
 running=
 lanes=()
@@ -40,21 +36,37 @@ run() {
     [ "$status" -ne 124 ] || echo "stopped after $limit seconds" >>"$log"
 }
 
+# say FORMAT VALUE...: a line for people, which the file named in $summary keeps, if there is one.
+say() {
+    # shellcheck disable=SC2059 # the format is an argument
+    printf "$@" | tee -a "${summary:-/dev/null}"
+}
+
 report() { # report NAME GOOD BAD: after run
     passed=$((passed + $2))
     failed=$((failed + $3))
     if [ "$3" -eq 0 ]; then
-        printf 'ok    %-44s %4d passed %5d s\n' "$1" "$2" "$seconds"
+        say 'ok    %-44s %4d passed %5d s\n' "$1" "$2" "$seconds"
     else
-        printf 'FAIL  %-44s %4d passed, %d failed, exit %d, %d s\n' "$1" "$2" "$3" "$status" "$seconds"
+        say 'FAIL  %-44s %4d passed, %d failed, exit %d, %d s\n' "$1" "$2" "$3" "$status" "$seconds"
         sed 's/^/      | /' "$log" | tail -n 80
     fi
+}
+
+# After run: true for a step that got less time than it wants (the caller has set `cut`) and did not end in it. It was
+# not run, and has not failed; what it had printed shows.
+was_cut() { # was_cut NAME
+    [ -n "${cut:-}" ] && { [ "$status" -eq 124 ] || [ "$status" -eq 137 ]; } || return
+    skip "$1" "not run: time ($seconds s were left)"
+    sed 's/^/      | /' "$log" | tail -n 20
 }
 
 # task NAME SECONDS COMMAND...: one test, passed if the command exits with 0. False if it failed.
 task() {
     run "$@"
-    if [ "$status" -eq 0 ]; then
+    if was_cut "$1"; then
+        return 1
+    elif [ "$status" -eq 0 ]; then
         report "$1" 1 0
     else
         report "$1" 0 1
@@ -68,6 +80,7 @@ task() {
 tests() {
     local ran=0 bad=0 line
     run "$@"
+    ! was_cut "$1" || return
     while IFS= read -r line; do
         if [[ $line =~ ^[0-9]+%:\ Checks:\ ([0-9]+),\ Failures:\ ([0-9]+),\ Errors:\ ([0-9]+) ]]; then
             ran=$((ran + BASH_REMATCH[1]))
@@ -93,7 +106,7 @@ tests() {
 
 skip() { # skip NAME REASON
     skipped=$((skipped + 1))
-    printf 'skip  %-44s %s\n' "$1" "$2"
+    say 'skip  %-44s %s\n' "$1" "$2"
 }
 
 # side_by_side FUNCTION...: runs the functions, whose steps must not share files, each in a process of its own, and adds
@@ -123,8 +136,12 @@ side_by_side() {
     done
 }
 
+count() {
+    echo "$passed passed, $failed failed, $skipped skipped"
+}
+
 # The last line; true if something passed and nothing failed.
 closing() {
-    echo "$passed passed, $failed failed, $skipped skipped"
+    count
     [ "$passed" -gt 0 ] && [ "$failed" -eq 0 ]
 }

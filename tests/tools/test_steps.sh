@@ -42,6 +42,10 @@ expect 'a program that is not there has failed' 1 '0 passed, 1 failed, 0 skipped
 expect 'a crash has failed' 1 '0 passed, 1 failed, 0 skipped' 'exit 139' 'tests a 5 sh -c "kill -SEGV \$\$"'
 expect 'a step that hangs is stopped' 1 '1 passed, 1 failed, 0 skipped' 'stopped after 1 seconds' \
     'task a 5 true; task b 1 sleep 30'
+expect 'a step that was given too little time has not failed' 0 '1 passed, 0 failed, 2 skipped' 'not run: time' \
+    'task a 5 true; cut=1; task b 1 sleep 30; tests c 1 sleep 30'
+expect 'but one that fails in it has' 1 '0 passed, 2 failed, 0 skipped' 'exit 3' \
+    'cut=1; task b 5 sh -c "exit 3"; tests c 5 sh -c "exit 3"'
 expect 'skips show, and do not fail' 0 '1 passed, 0 failed, 1 skipped' 'no compiler' 'task a 5 true; skip b "no compiler"'
 expect 'skips alone are no success' 1 '0 passed, 0 failed, 1 skipped' 'no compiler' 'skip b "no compiler"'
 
