@@ -19,8 +19,8 @@ import subprocess
 import sys
 import tempfile
 
-WAITS = re.compile(r"\b(dp_await|dp_stream_wait|dp_stream_synchronize|cudaStreamWaitEvent|cudaStreamSynchronize"
-                   r"|cudaEventSynchronize|cudaDeviceSynchronize)\(")
+WAITS = re.compile(r"\b(dp_await|(dp_|dp_cuda_)?stream_(wait|synchronize)|cuda(Stream|Event|Device)Synchronize"
+                   r"|cudaStreamWaitEvent)\(")
 # Functions that wait on behalf of their callers.
 WRAPPERS = {"dp_await", "dp_stream_wait", "dp_stream_synchronize", "dp_cuda_stream_wait", "dp_cuda_stream_synchronize"}
 DEFINITION = re.compile(r"^[a-z][\w *]*?\b(\w+)\(")
