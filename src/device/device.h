@@ -280,6 +280,7 @@ typedef struct dp_backend_functions {
     void (*device_leave)(dp_device *device);
 
     dp_status (*memory_alloc)(dp_device *device, size_t bytes, void **out, dp_error *err);
+    /* Waits for the device's own work: after a failure some that uses the memory may be queued. */
     void (*memory_free)(dp_device *device, void *pointer);
     dp_status (*host_alloc)(dp_backend *backend, size_t bytes, void **out,
                             dp_error *err); /* pinned, portable */

@@ -11,7 +11,8 @@ static dp_status fetch_bucket(dp_replica *r, int bucket, uint64_t number, dp_err
     dp_replica *primary = r->engine->primary;
     dp_milestone *ready = &primary->weights_ready[bucket];
     static const char what[] = "the primary's weights";
-    /* The compute stream could leave this to the copy stream, but then the clock would not see the wait. */
+    /* Implied: the copy stream waits for the same, and the compute stream for the copy. But the clock, which
+     * lives on the compute stream, would not see the wait. */
     DP_TRY(dp_await(r, ready, number, &r->compute, DP_PHASE_BROADCAST, what, err));
     DP_TRY(dp_await(r, ready, number, &r->copy, DP_PHASE_BROADCAST, what, err));
     DP_TRY(dp_span_begin_copy(r, DP_PHASE_BROADCAST, bucket, err));
@@ -37,8 +38,8 @@ dp_status dp_fetch_buffers(dp_replica *r, uint64_t number, dp_error *err)
 
 dp_status dp_use_bucket(dp_replica *r, int bucket, uint64_t number, dp_error *err)
 {
-    /* Its own update ran on the copy stream. The host has waited for that at the end of the last step, so
-     * this wait is over at once; it checks that the weights asked for are the newest. */
+    /* Implied: its own update ran on the copy stream, which the host has synchronized with at the end of the
+     * last step, or after it set weights. This checks that the weights asked for are the newest. */
     if (r == r->engine->primary)
         return dp_stream_wait(&r->compute, &r->weights_ready[bucket].event, number, "its own weights", err);
     if (r->bucket_number[bucket] != number)

@@ -59,6 +59,8 @@ typedef struct receiver {
 static dp_status check_received(link_test *t, receiver *r, dp_device *from, bool *intact, dp_error *err)
 {
     DP_TRY(dp_copy(&r->stream, NULL, t->host, r->device, t->received[r->device->id], t->bytes, err));
+    /* Implied: a copy to pageable host memory is done when it returns (CUDA Runtime API, "API synchronization
+     * behavior"). Other memory would need this. */
     DP_TRY(dp_stream_synchronize(&r->stream, err));
     *intact = true;
     for (size_t i = 0; i < t->bytes / sizeof *t->host; i++)

@@ -88,6 +88,7 @@ dp_status dp_finish_reduce(dp_replica *r, const dp_step_job *job, dp_error *err)
         if (!e->arena.buckets[b].trainable)
             continue;
         if (b <= r->next_bucket) {
+            /* Implied: only the copy stream reads them, and it waits for the same. */
             for (int k = 0; k < e->device_count; k++)
                 if (job->contributes[k])
                     DP_TRY(dp_await(r, &e->replicas[k].gradients_ready[b], job->gradient_number[k],
@@ -95,6 +96,7 @@ dp_status dp_finish_reduce(dp_replica *r, const dp_step_job *job, dp_error *err)
             DP_TRY(reduce_bucket(r, job, b, err));
         }
         DP_TRY(dp_mark_phase(r, DP_PHASE_REDUCE, true, err));
+        /* Implied: the host synchronizes with both streams at the end of the step. */
         DP_TRY(dp_stream_wait(&r->compute, &r->weights_ready[b].event, job->weights_number + 1,
                               "its own sums", err));
     }

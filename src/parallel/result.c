@@ -104,6 +104,8 @@ static dp_status search_gradients(dp_replica *r, const void *argument, dp_error 
     const dp_arena *arena = &r->engine->arena;
     DP_TRY(dp_copy(&r->copy, NULL, search->host, r->device, r->gradients,
                    (size_t)arena->trainable_elements * sizeof(float), err));
+    /* Implied: a copy to pageable host memory is done when it returns (CUDA Runtime API, "API synchronization
+     * behavior"). Other memory would need this. */
     DP_TRY(dp_stream_synchronize(&r->copy, err));
     for (int p = 0; p < arena->param_count && search->param < 0; p++)
         for (int64_t i = 0; arena->trainable[p] && i < r->engine->model->params[p].info.elements; i++)

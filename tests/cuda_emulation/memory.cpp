@@ -88,6 +88,25 @@ static void free_device_block(Gpu *gpu, AllocationMap::iterator block)
     runtime().figures[gpu->physical].live_allocations--;
 }
 
+static size_t live_bytes_at(const AllocationMap &blocks, const void *address)
+{
+    auto block = blocks.find((uintptr_t)address);
+    return block != blocks.end() && block->second.live ? block->second.bytes : 0;
+}
+
+// To TSan a block is written when it is freed: whatever is not ordered before that is a race.
+static void announce_free(void *address)
+{
+    size_t bytes;
+    {
+        Guard guard(runtime().mutex);
+        bytes = live_bytes_at(runtime().host_blocks, address);
+        for (const auto &owner : runtime().gpus)
+            bytes += live_bytes_at(owner->allocations, address);
+    }
+    announce_write(address, bytes);
+}
+
 void free_all(Gpu *gpu)
 {
     Guard guard(runtime().mutex);
@@ -264,6 +283,7 @@ cudaError_t cudaFree(void *address)
     cudaError_t error = enter(__func__, &gpu);
     if (error != cudaSuccess || !address)
         return error;
+    announce_free(address);
     Guard guard(runtime().mutex);
     for (const auto &owner : runtime().gpus) {
         auto block = owner->allocations.find((uintptr_t)address);
@@ -321,6 +341,7 @@ cudaError_t cudaFreeHost(void *address)
     cudaError_t error = enter(__func__, &gpu);
     if (error != cudaSuccess || !address)
         return error;
+    announce_free(address);
     Guard guard(runtime().mutex);
     auto block = runtime().host_blocks.find((uintptr_t)address);
     if (block == runtime().host_blocks.end() || !block->second.live)

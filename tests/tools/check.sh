@@ -172,11 +172,11 @@ cuda() {
         "$1/tests/test_cli"
 }
 
-# cuda_tsan DIR SEED...: the engine's hand-overs on emulated GPUs, whose streams are threads that ThreadSanitizer sees
-# ordered by events alone.
+# cuda_tsan DIR MODELS SEED...: the engine's hand-overs on emulated GPUs, whose streams are threads that ThreadSanitizer
+# sees ordered by events alone; every other seed with delays. A `model` is a case of test_handovers.
 cuda_tsan() {
-    local seed name dir=$1
-    shift
+    local seed name model dir=$1 models=$2
+    shift 2
     have_cuda 'engine, emulated GPUs, TSan' || return
     task 'build, emulated GPUs, TSan' 900 "$MAKE" -j"$(nproc)" --no-print-directory BUILD="$dir" SANITIZE=thread \
         CFLAGS='-g -O1' "$dir/emulated/"test_{engine,engine_backend,handovers} || return
@@ -185,9 +185,27 @@ cuda_tsan() {
             tests "$name, emulated GPUs, TSan, seed $seed" 300 "${tsan[@]}" CK_RUN_CASE=ordering DPTRAIN_EMULATED_GPUS=3 \
                 DPTRAIN_EMULATED_DELAY_US=200 DPTRAIN_EMULATED_SEED="$seed" "$dir/emulated/$name" cuda
         done
-        tests "hand-overs, mlp, emulated GPUs, TSan, seed $seed" 300 "${tsan[@]}" CK_RUN_CASE=mlp \
-            DPTRAIN_EMULATED_GPUS=3 DPTRAIN_EMULATED_SEED="$seed" "$dir/emulated/test_handovers" cuda
+        for model in $models; do
+            tests "hand-overs, $model, emulated GPUs, TSan, seed $seed" 900 "${tsan[@]}" CK_RUN_CASE="$model" \
+                DPTRAIN_EMULATED_GPUS=3 DPTRAIN_EMULATED_DELAY_US=$((seed % 2 * 200)) \
+                DPTRAIN_EMULATED_SEED="$seed" "$dir/emulated/test_handovers" cuda
+        done
     done
+}
+
+# missed_waits LABEL DIR SECONDS [OPTION]: each wait of the engine and the CUDA backend left out in turn, and missed; the
+# table is shown where it is whole.
+missed_waits() {
+    local name="every wait is missed$1"
+    have_cuda "$name" || return
+    have "$name" addr2line || return
+    if ! "$PYTHON" -c 'import concurrent.futures' 2>/dev/null; then
+        skip "$name" "$PYTHON is missing"
+        return
+    fi
+    [ -x "$2/emulated/test_handovers" ] || return
+    tests "$name" "$3" "${tsan[@]}" "$PYTHON" tests/tools/waits.py "$2/emulated/test_handovers" "${@:4}"
+    [ $# -gt 3 ] || cat "$log"
 }
 
 quick() {
@@ -226,7 +244,8 @@ sanitized() {
     if build 'build, TSan' "$base/tsan" SANITIZE=thread CFLAGS='-g -O1'; then
         unit_tests ', TSan' "$base/tsan" "${tsan[@]}"
         cli ', several threads a device, TSan' "$base/tsan" "${tsan[@]}" CK_RUN_CASE=teams
-        cuda_tsan "$base/tsan" 1
+        cuda_tsan "$base/tsan" 'mlp rare' 1
+        missed_waits ', a few' "$base/tsan" 300 --thin
     fi
     if have 'build, clang, warnings are errors' clang &&
         build 'build, clang, warnings are errors' "$base/clang" CC=clang WERROR=1; then
@@ -266,10 +285,11 @@ check_long() {
     have 'valgrind' valgrind && task 'valgrind' 1800 tests/tools/valgrind.sh "$base/check/dptrain"
     fuzz 5000000 900
     ops ', TSan' "$base/tsan" "${tsan[@]}"
-    cuda_tsan "$base/tsan" {2..20}
-    [ ! -x "$base/tsan/emulated/test_handovers" ] ||
-        tests 'hand-overs of every model, emulated GPUs, TSan' 7200 "${tsan[@]}" DPTRAIN_EMULATED_GPUS=3 \
-            DPTRAIN_EMULATED_DELAY_US=200 DPTRAIN_EMULATED_SEED=1 "$base/tsan/emulated/test_handovers" cuda
+    cuda_tsan "$base/tsan" 'mlp lenet resnet18_cifar unet16 rare' {1..20}
+    missed_waits '' "$base/tsan" 7200
+    ! have_cuda 'planted mistakes in the order of streams, TSan' ||
+        task 'planted mistakes in the order of streams, TSan' 600 "${tsan[@]}" "$MAKE" --no-print-directory \
+            BUILD="$base/tsan" emulation-check-tsan
     tests 'a crash at every change of a file' 7200 env DPTRAIN_TEST_LONG=1 CK_RUN_SUITE=resume \
         DPTRAIN="$base/check/dptrain" "$base/check/tests/test_cli"
     for round in 1 2 3 4 5; do

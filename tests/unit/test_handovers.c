@@ -143,18 +143,38 @@ static void *copy_of(const void *data, size_t bytes)
     return out;
 }
 
+static size_t weight_bytes(const run *r)
+{
+    return (size_t)dp_model_elements(r->model) * sizeof(float);
+}
+
+static size_t buffer_bytes(const run *r)
+{
+    return (size_t)dp_model_buffer_elements(r->model) * sizeof(float);
+}
+
+/* Overwrites the host's memory as soon as each call returns. */
 static void set_all(run *r, memory *m)
 {
     dp_error err = {0};
-    OK(dp_engine_set_state(r->engine, &m->state, &err));
+    OK(dp_engine_set_weights(r->engine, m->state.weights, &err));
+    memset(m->state.weights, 0, weight_bytes(r));
+    OK(dp_engine_set_buffers(r->engine, m->state.buffers, m->state.counters, &err));
+    memset(m->state.buffers, 0, buffer_bytes(r));
     OK(dp_engine_set_optimizer(r->engine, &m->optimizer, &err));
+    memset(m->optimizer.moment[0], 0, weight_bytes(r));
 }
 
-static void get_all(run *r, memory *m)
+/* Reads what came as soon as each call returns. As hash_all of the same. */
+static uint64_t get_all(run *r, memory *m)
 {
     dp_error err = {0};
-    OK(dp_engine_get_state(r->engine, &m->state, &err));
+    OK(dp_engine_get_weights(r->engine, m->state.weights, &err));
+    uint64_t h = hash(0, m->state.weights, weight_bytes(r));
+    OK(dp_engine_get_buffers(r->engine, m->state.buffers, m->state.counters, &err));
+    h = hash(h, m->state.buffers, buffer_bytes(r));
     OK(dp_engine_get_optimizer(r->engine, &m->optimizer, &err));
+    return hash(h, m->optimizer.moment[0], weight_bytes(r));
 }
 
 /* The three arrays of a state: to `scale` times what they hold, plus `more`. */
@@ -171,49 +191,40 @@ static void alter_all(const run *r, memory *m, float scale, float more)
 
 static uint64_t hash_all(const run *r, const memory *m)
 {
-    size_t floats = (size_t)dp_model_elements(r->model) * sizeof(float);
-    uint64_t h = hash(0, m->state.weights, floats);
-    h = hash(h, m->state.buffers, (size_t)dp_model_buffer_elements(r->model) * sizeof(float));
-    return hash(h, m->optimizer.moment[0], floats);
+    uint64_t h = hash(0, m->state.weights, weight_bytes(r));
+    h = hash(h, m->state.buffers, buffer_bytes(r));
+    return hash(h, m->optimizer.moment[0], weight_bytes(r));
 }
 
 /* Everything that a checkpoint holds is read, other values are set, and the first ones again, as in a run
- * that resumes: each time all devices compute with what was set, and that is what is read. The host's memory
- * is written as soon as a call returns. */
+ * that resumes: each time all devices compute with what was set, and that is what is read. */
 static void spoil_and_restore(run *r, memory *m, const dp_host_batch *batch)
 {
     dp_error err = {0};
     size_t bytes = (size_t)batch->samples * (size_t)r->engine->output_elements * sizeof(float);
-    size_t floats = (size_t)dp_model_elements(r->model) * sizeof(float);
-    size_t buffers = (size_t)dp_model_buffer_elements(r->model) * sizeof(float);
     OK(dp_engine_forward(r->engine, batch, m->outputs, &err));
     float *before = copy_of(m->outputs, bytes);
-    get_all(r, m);
+    uint64_t first = get_all(r, m);
     int64_t updates = m->optimizer.updates;
     ck_assert_int_gt(updates, 0);
-    uint64_t first = hash_all(r, m);
-    float *saved[] = {copy_of(m->state.weights, floats), copy_of(m->state.buffers, buffers),
-                      copy_of(m->optimizer.moment[0], floats)};
+    float *saved[] = {copy_of(m->state.weights, weight_bytes(r)), copy_of(m->state.buffers, buffer_bytes(r)),
+                      copy_of(m->optimizer.moment[0], weight_bytes(r))};
     alter_all(r, m, 0.5F, 0.01F); /* variances stay above 0 */
     m->optimizer.updates = updates + 1;
     uint64_t second = hash_all(r, m);
     set_all(r, m);
-    alter_all(r, m, 0, 0);
     OK(dp_engine_forward(r->engine, batch, m->outputs, &err));
     ck_assert_msg(memcmp(before, m->outputs, bytes) != 0, "other weights, and the same outputs");
-    get_all(r, m);
-    ck_assert_uint_eq(hash_all(r, m), second);
+    ck_assert_uint_eq(get_all(r, m), second);
     ck_assert_int_eq(m->optimizer.updates, updates + 1);
-    memcpy(m->state.weights, saved[0], floats);
-    memcpy(m->state.buffers, saved[1], buffers);
-    memcpy(m->optimizer.moment[0], saved[2], floats);
+    memcpy(m->state.weights, saved[0], weight_bytes(r));
+    memcpy(m->state.buffers, saved[1], buffer_bytes(r));
+    memcpy(m->optimizer.moment[0], saved[2], weight_bytes(r));
     m->optimizer.updates = updates;
     set_all(r, m);
-    alter_all(r, m, 0, 0);
     OK(dp_engine_forward(r->engine, batch, m->outputs, &err));
     ck_assert_msg(memcmp(before, m->outputs, bytes) == 0, "the same weights, and other outputs");
-    get_all(r, m);
-    ck_assert_uint_eq(hash_all(r, m), first);
+    ck_assert_uint_eq(get_all(r, m), first);
     for (int i = 0; i < 3; i++)
         free(saved[i]);
     free(before);
@@ -304,8 +315,7 @@ static uint64_t bits_after(const struct kind *kind, dp_loss_mode mode, int devic
     OK(dp_engine_set_weights(r.engine, m.state.weights, &err));
     memset(m.state.weights, 0, (size_t)dp_model_elements(r.model) * sizeof(float));
     uint64_t h = steps(&r, kind, &m, watched ? &w : NULL);
-    get_all(&r, &m);
-    h ^= hash_all(&r, &m);
+    h ^= get_all(&r, &m);
     close_memory(&r, &m);
     close_run(&r);
     if (watched)
@@ -358,6 +368,28 @@ START_TEST(a_nan_is_found_in_the_gradients)
     ck_assert(!result.finite);
     const char *where = on("the gradient of 'fc1.weight' on cpu:1", "the gradient of 'fc1.weight' on cuda:1");
     ck_assert_msg(strstr(result.nonfinite_what, where) != NULL, "%s", result.nonfinite_what);
+    close_memory(&r, &m);
+    close_run(&r);
+}
+END_TEST
+
+/* Of the models that take part in every check, none has running statistics. */
+START_TEST(running_statistics_are_set_and_read)
+{
+    const struct kind *kind = &kinds[2];
+    run r;
+    memory m;
+    dp_error err = {0};
+    open_kind(&r, kind, DP_LOSS_GLOBAL, 2);
+    OK(dp_engine_create(r.context, r.model, &r.config, &r.engine, &err));
+    open_memory(&r, kind, &m);
+    alter_all(&r, &m, 0, 0.25F);
+    m.state.counters[0] = 3;
+    uint64_t h = hash_all(&r, &m);
+    set_all(&r, &m);
+    m.state.counters[0] = 0;
+    ck_assert_uint_eq(get_all(&r, &m), h);
+    ck_assert_int_eq(m.state.counters[0], 3);
     close_memory(&r, &m);
     close_run(&r);
 }
@@ -461,6 +493,7 @@ int main(int argc, char **argv)
     TCase *t = tcase_create("rare");
     tcase_set_timeout(t, 60);
     tcase_add_test(t, a_nan_is_found_in_the_gradients);
+    tcase_add_test(t, running_statistics_are_set_and_read);
     tcase_add_test(t, a_link_carries_what_was_sent);
     tcase_add_test(t, a_failed_step_leaves_nothing_queued);
     tcase_add_test(t, a_failed_trial_of_a_link_leaves_nothing_queued);
