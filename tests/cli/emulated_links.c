@@ -19,6 +19,7 @@ static const struct {
     {"none:0-1", "", NULL},
     {"corrupt:0-1", "", "(damaged: what arrived is not what was sent)"},
     {"hang:0-1", "", "(nothing arrived within 5 s)"},
+    {"fail:0-1", "", "cudaMemcpyPeerAsync: "},
     {"", "cudaDeviceEnablePeerAccess:3+:711", NULL}, /* too many peers */
     {"", "cudaDeviceEnablePeerAccess:1+:217", NULL},
 };

@@ -56,6 +56,8 @@ static cudaError_t copy(cudaStream_t stream, void *destination, const Location &
         (to.gpu && from.gpu && to.gpu != from.gpu ? figures.peer_copies : figures.copies)++;
         figures.direct_copies += direct;
     }
+    if (link == Link::fails)
+        return record(cudaErrorUnknown);
     // The stream alone keeps the staged values, so that it and not this thread frees them.
     enqueue(stream, [destination, source, bytes, link, staged = std::move(staged)] {
         if (link == Link::hangs)

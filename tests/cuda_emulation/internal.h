@@ -33,7 +33,7 @@ constexpr size_t arena_bytes = 64ull << 30; // addresses of a GPU; never used tw
 
 // ---- settings.cpp: the environment variables, read once
 
-enum class Link { good, hangs, corrupts, absent };
+enum class Link { good, hangs, corrupts, fails, absent };
 
 struct Settings {
     int gpus = 0;

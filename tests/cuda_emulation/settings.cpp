@@ -70,16 +70,19 @@ static void read_links(Settings *settings)
 
         size_t colon = word.find(':');
         std::string kind = word.substr(0, colon);
-        Link link = kind == "hang" ? Link::hangs : kind == "corrupt" ? Link::corrupts : Link::absent;
+        Link link = kind == "hang"      ? Link::hangs
+                    : kind == "corrupt" ? Link::corrupts
+                    : kind == "fail"    ? Link::fails
+                                        : Link::absent;
         int a = -1, b = -1, used = 0;
         bool all = colon == std::string::npos;
         bool pair = !all && sscanf(word.c_str() + colon + 1, "%d-%d%n", &a, &b, &used) == 2 &&
                     colon + 1 + (size_t)used == word.size() && a >= 0 && b >= 0 && a < max_gpus &&
                     b < max_gpus;
-        if ((kind != "hang" && kind != "corrupt" && kind != "none") || (!all && !pair))
+        if ((kind != "hang" && kind != "corrupt" && kind != "fail" && kind != "none") || (!all && !pair))
             emulation_fail(
-                "DPTRAIN_EMULATED_PEER=%s: expected hang:A-B, corrupt:A-B, none:A-B or each without a "
-                "pair for all of them",
+                "DPTRAIN_EMULATED_PEER=%s: expected hang:A-B, corrupt:A-B, fail:A-B, none:A-B or each "
+                "without a pair for all of them",
                 text);
         for (int i = 0; i < max_gpus; i++)
             for (int j = 0; j < max_gpus; j++)

@@ -104,6 +104,21 @@ START_TEST(corrupting_link)
 }
 END_TEST
 
+START_TEST(failing_link)
+{
+    use_gpus("2");
+    set("DPTRAIN_EMULATED_PEER", "fail:0-1");
+    ck_assert_int_eq(send_numbers(0, 1), N); /* not enabled: through the host */
+    enable(1, 0);
+    cudaStream_t stream = make_stream(1);
+    float *here = device_floats(N);
+    CUDA_OK(cudaSetDevice(0));
+    float *there = device_floats(N);
+    CUDA_OK(cudaSetDevice(1));
+    CUDA_IS(cudaMemcpyPeerAsync(here, 1, there, 0, N, stream), cudaErrorUnknown);
+}
+END_TEST
+
 static void use_hanging_link(void)
 {
     use_gpus("2");
@@ -141,6 +156,7 @@ TCase *peer_tests(void)
     tcase_add_test(tests, kernels_read_an_enabled_peer);
     tcase_add_test(tests, absent_links);
     tcase_add_test(tests, corrupting_link);
+    tcase_add_test(tests, failing_link);
     tcase_add_test(tests, hanging_link);
     return tests;
 }
