@@ -241,7 +241,7 @@ static dp_status check_bytes(const dp_safetensors *file, const char *path, const
 dp_status dp_run_file_open(const char *path, dp_run_file *out, dp_error *err)
 {
     *out = (dp_run_file){0};
-    DP_TRY(dp_safetensors_open(path, &out->file, err));
+    DP_TRY(dp_safetensors_open_header(path, &out->file, err));
     dp_status status = dp_strdup(path, &out->path, err);
     if (status == DP_OK) {
         const char *text = dp_safetensors_metadata(out->file, state_key);

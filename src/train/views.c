@@ -68,7 +68,7 @@ dp_status dp_views_read(const dp_safetensors *file, const char *path, const dp_m
         if (!t || !fits(t, &want))
             return dp_fail(err, DP_ERROR_MISMATCH, "'%s' %s '%s' of model '%s'", path,
                            t ? "holds another type or shape of" : "lacks", name, dp_model_name(model));
-        memcpy(e.counter ? (void *)e.counter : e.values, t->data, t->bytes);
+        DP_TRY(dp_safetensors_read(file, t, 0, e.counter ? (void *)e.counter : e.values, t->bytes, err));
     }
     return DP_OK;
 }
