@@ -110,7 +110,8 @@ DP_INLINE int64_t weight_at(const dp_winograd_pass *p, int64_t row, int64_t colu
 }
 
 /* The kernels of a few rows and a pair of blocks of columns, [row][tap][column] with zeros for what is not
- * there. Where columns lie far apart, each gives what it has of all rows together. */
+ * there. Where columns lie far apart, each gives what it has of all rows together. The next rows are asked
+ * for early: the weights come from memory, in pieces too short for the processor to foresee. */
 DP_INLINE void load_kernels(const dp_winograd_pass *p, int64_t row, int64_t column, float (*g)[PAIR],
                             const int taps)
 {
@@ -127,12 +128,17 @@ DP_INLINE void load_kernels(const dp_winograd_pass *p, int64_t row, int64_t colu
     for (int c = 0; c < PAIR; c += 8) {
         if (!p->backward) {
             const float *from = p->weights + weight_at(p, row, column + c, 0, taps);
-            for (int e = 0; e < WEIGHT_ROWS * taps; e += 8)
+            for (int e = 0; e < WEIGHT_ROWS * taps; e += 8) {
                 dp_transpose8(from + e, p->in_channels * taps, g[e] + c, PAIR, false);
+                for (int i = 0; i < 8; i++)
+                    __builtin_prefetch(from + i * p->in_channels * taps + WEIGHT_ROWS * taps + e);
+            }
             continue;
         }
         for (int r = 0; r < WEIGHT_ROWS; r++) {
             const float *from = p->weights + weight_at(p, row + r, column + c, 0, taps);
+            for (int line = 0; line < 8 * taps; line += 16)
+                __builtin_prefetch(from + WEIGHT_ROWS * p->in_channels * taps + line);
             int e = 0;
             for (; e + 8 <= taps; e += 8)
                 dp_transpose8(from + e, taps, g[r * taps + e] + c, PAIR, false);
@@ -184,11 +190,14 @@ DP_INLINE void store_kernels(const dp_winograd_pass *p, int64_t row, int64_t col
     }
     for (int c = 0; c < PAIR; c += 8) {
         float *to = p->weights_gradient + weight_at(p, row, column + c, 0, taps);
-        for (int e = 0; e < WEIGHT_ROWS * taps; e += 8)
+        for (int e = 0; e < WEIGHT_ROWS * taps; e += 8) {
+            for (int i = 0; i < 8; i++)
+                __builtin_prefetch(to + i * p->in_channels * taps + WEIGHT_ROWS * taps + e, 1);
             if (p->accumulate)
                 dp_transpose8(g[e] + c, PAIR, to + e, p->in_channels * taps, true);
             else
                 dp_transpose8(g[e] + c, PAIR, to + e, p->in_channels * taps, false);
+        }
     }
 }
 
