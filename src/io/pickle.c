@@ -3,19 +3,12 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "io/pickle_internal.h"
 
 enum {
     MAX_BYTES = 1 << 26, /* a state dict of 100,000 tensors needs a quarter of it */
-    MAX_VALUES = 1 << 22,
     MAX_ITEMS = 1 << 22, /* in all containers */
     MAX_MARKS = 256,     /* open containers */
-    BLOCK = 1024,        /* values, which never move */
-};
-
-struct dp_pickle {
-    dp_pickle_value **blocks;
-    size_t block_count, count;
-    const dp_pickle_value *root;
 };
 
 typedef struct reader {
@@ -74,23 +67,6 @@ static dp_status take_line(reader *r, const char **text, size_t *length, dp_erro
 
 /* ---- values and the stack ---- */
 
-static dp_status new_value(reader *r, dp_pickle_kind kind, dp_pickle_value **out, dp_error *err)
-{
-    dp_pickle *p = r->pickle;
-    *out = NULL;
-    if (p->count == MAX_VALUES)
-        return dp_fail(err, DP_ERROR_IO, "the pickle holds more than %d values", MAX_VALUES);
-    if (p->count == p->block_count * BLOCK) {
-        DP_TRY(dp_realloc(&p->blocks, p->block_count + 1, sizeof *p->blocks, "a pickle", err));
-        DP_TRY(dp_calloc(BLOCK, sizeof **p->blocks, "a pickle", &p->blocks[p->block_count], err));
-        p->block_count++;
-    }
-    *out = &p->blocks[p->count / BLOCK][p->count % BLOCK];
-    (*out)->kind = kind;
-    p->count++;
-    return DP_OK;
-}
-
 static dp_status push(reader *r, dp_pickle_value *value, dp_error *err)
 {
     if (r->height == r->room) {
@@ -104,7 +80,7 @@ static dp_status push(reader *r, dp_pickle_value *value, dp_error *err)
 
 static dp_status push_new(reader *r, dp_pickle_kind kind, dp_pickle_value **out, dp_error *err)
 {
-    DP_TRY(new_value(r, kind, out, err));
+    DP_TRY(dp_pickle_add(r->pickle, kind, out, err));
     return push(r, *out, err);
 }
 
@@ -171,7 +147,7 @@ static dp_status append(reader *r, dp_pickle_value *to, dp_pickle_value *const *
 static dp_status gather(reader *r, dp_pickle_kind kind, dp_pickle_value **items, size_t n, dp_error *err)
 {
     dp_pickle_value *value;
-    DP_TRY(new_value(r, kind, &value, err));
+    DP_TRY(dp_pickle_add(r->pickle, kind, &value, err));
     DP_TRY(append(r, value, items, n, err));
     return push(r, value, err);
 }
@@ -287,7 +263,7 @@ static dp_status put(reader *r, uint64_t index, dp_error *err)
 {
     dp_pickle_value *value;
     DP_TRY(top(r, &value, err));
-    if (index >= MAX_VALUES)
+    if (index >= DP_PICKLE_MAX_VALUES)
         return unsound("a memo number beyond all values", err);
     if (index >= r->memo_room) {
         size_t room = r->memo_room ? r->memo_room : 64;
@@ -585,40 +561,4 @@ dp_status dp_pickle_read(const void *bytes, size_t size, const char *const *glob
     *used = r.at;
     *out = r.pickle;
     return DP_OK;
-}
-
-void dp_pickle_free(dp_pickle *pickle)
-{
-    if (!pickle)
-        return;
-    for (size_t i = 0; i < pickle->count; i++) {
-        dp_pickle_value *value = &pickle->blocks[i / BLOCK][i % BLOCK];
-        if (value->capacity > 0)
-            dp_free(value->items);
-    }
-    for (size_t i = 0; i < pickle->block_count; i++)
-        dp_free(pickle->blocks[i]);
-    dp_free(pickle->blocks);
-    dp_free(pickle);
-}
-
-const dp_pickle_value *dp_pickle_root(const dp_pickle *pickle)
-{
-    return pickle->root;
-}
-
-size_t dp_pickle_count(const dp_pickle *pickle)
-{
-    return pickle->count;
-}
-
-const dp_pickle_value *dp_pickle_at(const dp_pickle *pickle, size_t index)
-{
-    return &pickle->blocks[index / BLOCK][index % BLOCK];
-}
-
-bool dp_pickle_is_text(const dp_pickle_value *value, const char *text)
-{
-    return value->kind == DP_PICKLE_TEXT && value->count == strlen(text) &&
-           memcmp(value->text, text, value->count) == 0;
 }

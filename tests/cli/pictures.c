@@ -416,6 +416,62 @@ START_TEST(damaged_pixels_cost_no_other_picture)
 }
 END_TEST
 
+/* What the help of --pos-weight auto says, from the masks' files: (1 - p) / p, p the mean share of marked
+ * pixels. */
+static double weight_of_masks(int count)
+{
+    double p = 0;
+    for (int i = 0; i < count; i++) {
+        char path[64];
+        snprintf(path, sizeof path, "data/masks/p%02d.png", i);
+        dp_image mask = read_picture(path);
+        int marked = 0;
+        for (int k = 0; k < mask.width * mask.height; k++)
+            marked += mask.pixels[k] > 127;
+        p += (double)marked / (double)(mask.width * mask.height) / count;
+        dp_image_clear(&mask);
+    }
+    return (1 - p) / p;
+}
+
+/* From one pixel to many parts in a row; grey ones too. Whatever the devices, the masks are the same. */
+START_TEST(a_picture_of_any_size_has_a_mask_of_its_size)
+{
+    static const int sizes[][2] = {{1, 1}, {17, 33}, {3, 500}, {500, 3}, {31, 32}, {33, 32}, {1, 200}};
+    char weight[64];
+    write_masks(8);
+    const run *r = dptrain(SMALL_UNET " --data-dir data --n-epoch 3 --valid-split 0 --pos-weight auto");
+    assert_succeeds(r);
+    snprintf(weight, sizeof weight, ", positive terms times %.4g", weight_of_masks(8));
+    assert_contains(r->err, weight);
+    ck_assert(dp_make_directories("odd", NULL) == DP_OK);
+    for (int i = 0; i < 7; i++) {
+        char path[64];
+        snprintf(path, sizeof path, "odd/%d.png", i);
+        write_pair(path, i == 6 ? "odd/grey.png" : NULL, sizes[i][0], sizes[i][1], i);
+    }
+    for (int n = 1; n <= 4; n++)
+        assert_succeeds(
+            dptrain(PREDICT "--data odd -o found%d --overlay --quiet --logical-devices %d --batch-size %d", n,
+                    n, 3 + n));
+    for (int i = 0; i < 8; i++) {
+        char one[64], path[64];
+        snprintf(one, sizeof one, i < 7 ? "found1/%d.png" : "found1/grey.png", i);
+        dp_image mask = read_picture(one);
+        ck_assert_int_eq(mask.height, sizes[i < 7 ? i : 6][0]);
+        ck_assert_int_eq(mask.width, sizes[i < 7 ? i : 6][1]);
+        dp_image_clear(&mask);
+        for (int n = 2; n <= 4; n++) {
+            snprintf(path, sizeof path, i < 7 ? "found%d/%d.png" : "found%d/grey.png", n, i);
+            assert_same_file(one, path);
+        }
+    }
+    dp_image overlay = read_picture("found1/3_overlay.png");
+    ck_assert(overlay.height == 500 && overlay.width == 3 && overlay.channels == 3);
+    dp_image_clear(&overlay);
+}
+END_TEST
+
 /* Also run under ThreadSanitizer, which then sees each thread of a device's team. */
 START_TEST(devices_have_several_threads)
 {
@@ -492,6 +548,7 @@ Suite *pictures_suite(void)
     tcase_add_test(c, a_folder_per_class_is_learnt_and_labelled);
     tcase_add_test(c, classes_without_names_are_told_by_their_order);
     tcase_add_test(c, pictures_decoded_ahead_are_predicted_in_their_order);
+    tcase_add_test(c, a_picture_of_any_size_has_a_mask_of_its_size);
     tcase_add_test(c, damaged_pixels_cost_no_other_picture);
     tcase_add_test(c, options_for_pictures_are_for_pictures);
     tcase_add_test(c, the_tutorial_s_command_line_works);
