@@ -143,7 +143,8 @@ dp_status dp_engine_get_state(dp_engine *engine, dp_model_state *state, dp_error
 typedef struct dp_optimizer_state {
     int64_t updates;  /* made so far: AdamW corrects its moments' bias by it */
     float *moment[2]; /* the caller's, dp_model_elements floats each, laid out as the weights; only the first
-                         dp_optimizer_moments of them are touched. 0 where a parameter is not trained */
+                         dp_optimizer_moments of them are touched. 0 where a parameter is not trained. NULL,
+                         when they are set: that one stays as it is */
 } dp_optimizer_state;
 
 /* How many moments there are: 0 for SGD without momentum, 1 for SGD with (its velocity), 2 for AdamW. */
@@ -154,6 +155,7 @@ dp_status dp_engine_set_optimizer(dp_engine *engine, const dp_optimizer_state *s
 /* One parameter's part of the weights (moment 0) or of a moment (1 or 2; 0 where it is not trained), for
  * hosts without room for all at once: dp_model_param(model, param)->elements floats. */
 dp_status dp_engine_get_param(dp_engine *engine, int moment, int param, float *out, dp_error *err);
+dp_status dp_engine_set_param(dp_engine *engine, int moment, int param, const float *values, dp_error *err);
 
 /* Makes everything that batches of this size need (shapes, primitives, memory), for training or for
  * evaluation alone. Steps with sizes that were not planned plan them on the way: correct, but that step

@@ -288,10 +288,12 @@ typedef struct dp_moment_job {
 dp_status dp_replica_set_moment(dp_replica *r, const void *moment_job, dp_error *err);
 
 typedef struct dp_param_job {
-    int moment, param; /* moment 0: the weights */
-    float *out;
+    int moment, param;   /* moment 0: the weights */
+    float *out;          /* to get it */
+    const float *values; /* to set it */
 } dp_param_job;
 dp_status dp_replica_get_param(dp_replica *r, const void *param_job, dp_error *err);
+dp_status dp_replica_set_param(dp_replica *r, const void *param_job, dp_error *err);
 
 /* ---- clock.c ---- */
 

@@ -270,6 +270,13 @@ dp_status dp_replica_plan(dp_replica *r, const void *argument, dp_error *err)
 
 /* ---- weights of the primary ---- */
 
+static dp_status announce_weights(dp_replica *r, dp_error *err)
+{
+    for (int b = 0; b < r->engine->arena.bucket_count; b++)
+        DP_TRY(dp_announce(&r->weights_ready[b], &r->copy, err));
+    return dp_stream_synchronize(&r->copy, err);
+}
+
 dp_status dp_replica_set_weights(dp_replica *r, const void *argument, dp_error *err)
 {
     const dp_model *model = r->engine->model;
@@ -280,9 +287,7 @@ dp_status dp_replica_set_weights(dp_replica *r, const void *argument, dp_error *
         DP_TRY(dp_copy(&r->copy, r->device, r->weights + arena->offset[p], NULL, weights + info->offset,
                        (size_t)info->elements * sizeof(float), err));
     }
-    for (int b = 0; b < arena->bucket_count; b++)
-        DP_TRY(dp_announce(&r->weights_ready[b], &r->copy, err));
-    return dp_stream_synchronize(&r->copy, err);
+    return announce_weights(r, err);
 }
 
 dp_status dp_replica_get_weights(dp_replica *r, const void *argument, dp_error *err)
@@ -344,4 +349,16 @@ dp_status dp_replica_get_param(dp_replica *r, const void *param_job, dp_error *e
     DP_TRY(dp_copy(&r->copy, NULL, job->out, r->device, parts[job->moment] + arena->offset[job->param], bytes,
                    err));
     return dp_stream_synchronize(&r->copy, err);
+}
+
+dp_status dp_replica_set_param(dp_replica *r, const void *param_job, dp_error *err)
+{
+    const dp_param_job *job = param_job;
+    const dp_arena *arena = &r->engine->arena;
+    float *const parts[] = {r->weights, r->moment1, r->moment2};
+    if (job->moment > 0 && !arena->trainable[job->param])
+        return DP_OK;
+    DP_TRY(dp_copy(&r->copy, r->device, parts[job->moment] + arena->offset[job->param], NULL, job->values,
+                   (size_t)r->engine->model->params[job->param].info.elements * sizeof(float), err));
+    return job->moment == 0 ? announce_weights(r, err) : dp_stream_synchronize(&r->copy, err);
 }

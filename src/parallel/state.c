@@ -83,16 +83,34 @@ int dp_optimizer_moments(const dp_optimizer_config *config)
     return config->adamw ? 2 : config->momentum != 0;
 }
 
-dp_status dp_engine_get_param(dp_engine *engine, int moment, int param, float *out, dp_error *err)
+static dp_status check_param(const dp_engine *engine, int moment, int param, dp_error *err)
 {
-    DP_TRY(dp_check_idle(engine, err));
     int moments = engine->config.evaluation_only ? 0 : dp_optimizer_moments(&engine->config.optimizer);
     if (param < 0 || param >= engine->model->param_count || moment < 0 || moment > moments)
         return dp_fail(err, DP_ERROR_USAGE, "parameter %d, moment %d: there are %d parameters and %d moments",
                        param, moment, engine->model->param_count, moments);
-    const dp_param_job job = {moment, param, out};
+    return DP_OK;
+}
+
+dp_status dp_engine_get_param(dp_engine *engine, int moment, int param, float *out, dp_error *err)
+{
+    DP_TRY(dp_check_idle(engine, err));
+    DP_TRY(check_param(engine, moment, param, err));
+    const dp_param_job job = {.moment = moment, .param = param, .out = out};
     dp_worker_post(engine->primary, dp_replica_get_param, &job);
     return dp_workers_wait(engine, err);
+}
+
+dp_status dp_engine_set_param(dp_engine *engine, int moment, int param, const float *values, dp_error *err)
+{
+    DP_TRY(dp_check_idle(engine, err));
+    DP_TRY(check_param(engine, moment, param, err));
+    const dp_param_job job = {.moment = moment, .param = param, .values = values};
+    dp_worker_post(engine->primary, dp_replica_set_param, &job);
+    DP_TRY(dp_workers_wait(engine, err));
+    engine->weights_number += moment == 0;
+    engine->frozen_number += moment == 0;
+    return DP_OK;
 }
 
 dp_status dp_engine_get_optimizer(dp_engine *engine, dp_optimizer_state *state, dp_error *err)
@@ -113,6 +131,8 @@ dp_status dp_engine_set_optimizer(dp_engine *engine, const dp_optimizer_state *s
     engine->update_count = state->updates;
     float *const moments[] = {engine->primary->moment1, engine->primary->moment2};
     for (int i = 0; i < dp_optimizer_moments(&engine->config.optimizer); i++) {
+        if (!state->moment[i])
+            continue;
         const dp_moment_job job = {moments[i], state->moment[i]};
         dp_worker_post(engine->primary, dp_replica_set_moment, &job);
         DP_TRY(dp_workers_wait(engine, err));

@@ -37,14 +37,34 @@ dp_status dp_run_views_contents(const dp_run_views *v, int index, const void **d
     return dp_tensor_contents(v->list.tensors, index, &v->source, data, err);
 }
 
+/* One parameter's part, from the file to the engine. */
+static dp_status hand_on(const dp_safetensors *file, const char *path, const dp_model *model,
+                         const char *prefix, int moment, int param, dp_run_tensors *t, dp_error *err)
+{
+    const dp_state_entry e = dp_state_at(model, &t->model, param);
+    const dp_tensor *tensor;
+    DP_TRY(dp_views_find(file, path, model, prefix, &e, &tensor, err));
+    DP_TRY(dp_safetensors_read(file, tensor, 0, t->fetched, tensor->bytes, err));
+    return dp_engine_set_param(t->engine, moment, param, t->fetched, err);
+}
+
 dp_status dp_run_tensors_read(const dp_safetensors *file, const char *path, const dp_model *model,
                               const char *prefix, dp_run_tensors *t, dp_error *err)
 {
-    DP_TRY(dp_views_read(file, path, model, prefix, &t->model, dp_state_count(model), err));
+    int params = dp_model_param_count(model), entries = dp_state_count(model);
+    if (t->engine) {
+        DP_TRY(dp_views_read(file, path, model, prefix, &t->model, params, entries, err));
+        DP_TRY(dp_engine_set_buffers(t->engine, t->model.buffers, t->model.counters, err));
+        for (int m = 0; m <= t->moments; m++)
+            for (int p = 0; p < params; p++)
+                DP_TRY(hand_on(file, path, model, m == 0 ? prefix : moment_prefixes[m - 1], m, p, t, err));
+        return DP_OK;
+    }
+    DP_TRY(dp_views_read(file, path, model, prefix, &t->model, 0, entries, err));
     for (int i = 0; i < t->moments; i++) {
         dp_model_state moment = {.weights = t->moment[i]};
-        DP_TRY(
-            dp_views_read(file, path, model, moment_prefixes[i], &moment, dp_model_param_count(model), err));
+        if (t->moment[i])
+            DP_TRY(dp_views_read(file, path, model, moment_prefixes[i], &moment, 0, params, err));
     }
     return DP_OK;
 }

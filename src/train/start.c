@@ -66,17 +66,12 @@ static dp_status choose_states(dp_trainer *t, const char **directory, dp_state_l
 static dp_status read_state(dp_trainer *t, const char *directory, const char *name, dp_error *err)
 {
     char *path;
-    dp_run_file file;
     DP_TRY(dp_model_dir_file(directory, name, &path, err));
-    dp_status status = dp_run_file_open(path, &file, err);
+    dp_status status = dp_run_file_open(path, &t->file, err);
     dp_free(path);
     DP_TRY(status);
-    t->state = file.state;
-    status = dp_settings_compare(&file.settings, &t->settings, directory, err);
-    if (status == DP_OK)
-        status = dp_run_file_read(&file, t->model, &t->tensors, err);
-    dp_run_file_close(&file);
-    return status;
+    t->state = t->file.state;
+    return dp_settings_compare(&t->file.settings, &t->settings, directory, err);
 }
 
 /* What cannot be continued from, and why, as far as a line has room. */
@@ -135,14 +130,6 @@ static dp_status load_init(dp_trainer *t, dp_error *err)
     return DP_OK;
 }
 
-static dp_status make_moments(dp_trainer *t, dp_error *err)
-{
-    for (int i = 0; i < t->tensors.moments; i++)
-        DP_TRY(dp_calloc((size_t)dp_model_elements(t->model), sizeof(float), "the optimizer's state",
-                         &t->tensors.moment[i], err));
-    return DP_OK;
-}
-
 /* A last write that cannot succeed is better known before hours of training. */
 static dp_status check_save(const char *path, dp_error *err)
 {
@@ -185,8 +172,6 @@ dp_status dp_trainer_locate(dp_trainer *t, dp_error *err)
         t->tensors.moments = dp_optimizer_moments(&c->engine.optimizer);
     }
     if (status == DP_OK && states.count > 0)
-        status = make_moments(t, err);
-    if (status == DP_OK && states.count > 0)
         status = read_states(t, directory, &states, err);
     else if (status == DP_OK && c->init)
         status = load_init(t, err);
@@ -215,16 +200,25 @@ bool dp_trainer_is_finished(const dp_trainer *t)
 
 /* ---- what the steps need ---- */
 
-static dp_status fill_engine(dp_trainer *t, dp_error *err)
+static void drop_weights(dp_trainer *t)
 {
-    DP_TRY(dp_engine_set_state(t->engine, &t->tensors.model, err));
-    const dp_optimizer_state optimizer = {.updates = t->state.step,
-                                          .moment = {t->tensors.moment[0], t->tensors.moment[1]}};
-    if (t->resumed_from)
-        DP_TRY(dp_engine_set_optimizer(t->engine, &optimizer, err));
     dp_free(t->own.weights);
     t->own.weights = NULL;
-    return dp_run_tensors_leave(&t->tensors, t->model, t->engine, err);
+    t->tensors.model.weights = NULL;
+}
+
+/* The host never holds all of what the engine does: a state goes into it from the file. */
+static dp_status fill_engine(dp_trainer *t, dp_error *err)
+{
+    if (!t->resumed_from)
+        DP_TRY(dp_engine_set_state(t->engine, &t->tensors.model, err));
+    drop_weights(t);
+    DP_TRY(dp_run_tensors_leave(&t->tensors, t->model, t->engine, err));
+    if (!t->resumed_from)
+        return DP_OK;
+    DP_TRY(dp_run_file_read(&t->file, t->model, &t->tensors, err));
+    dp_run_file_close(&t->file);
+    return dp_engine_set_optimizer(t->engine, &(dp_optimizer_state){.updates = t->state.step}, err);
 }
 
 /* The model_best of the run that continues here stays the best until a better one comes. */
@@ -354,6 +348,8 @@ static void tell_start(dp_trainer *t, dp_train_start *s)
 dp_status dp_trainer_start(dp_trainer *t, dp_error *err)
 {
     const dp_train_config *c = t->config;
+    if (t->resumed_from)
+        drop_weights(t);
     /* The engine first: memory that copies fast is to be had once a device is open. */
     DP_TRY(dp_engine_create(t->context, t->model, &c->engine, &t->engine, err));
     const dp_loader_config train = {.dataset = t->train,

@@ -42,6 +42,20 @@ dp_status dp_log_end(dp_log *log, const char *status, int64_t steps, double seco
 /* Gives the log of a finished run its last event, if the run was killed before it wrote that. */
 dp_status dp_log_complete(const char *path, int64_t steps, double seconds, dp_error *err);
 
+/* ---- state.c: what a checkpoint holds, by name ---- */
+
+/* A view into a dp_model_state: float32 values (NULL: it has no weights), or a counter (int64, rank 0). */
+typedef struct dp_state_entry {
+    const char *name;
+    int rank;
+    int64_t shape[4], elements;
+    float *values;
+    int64_t *counter;
+} dp_state_entry;
+
+int dp_state_count(const dp_model *model);
+dp_state_entry dp_state_at(const dp_model *model, const dp_model_state *state, int index);
+
 /* ---- views.c: a model's named tensors in files ---- */
 
 /* Tensors under their names in a file. */
@@ -55,10 +69,14 @@ typedef struct dp_views {
 dp_status dp_views_add(dp_views *views, const dp_model *model, const char *prefix,
                        const dp_model_state *state, int count, dp_error *err);
 void dp_views_clear(dp_views *views);
-/* Fills the first `count` entries from the tensors of those names. DP_ERROR_MISMATCH if one is missing or of
- * another type or shape. */
+/* Fills the entries from `first` to before `end` from the tensors of those names. DP_ERROR_MISMATCH if one is
+ * missing or of another type or shape. */
 dp_status dp_views_read(const dp_safetensors *file, const char *path, const dp_model *model,
-                        const char *prefix, dp_model_state *state, int count, dp_error *err);
+                        const char *prefix, dp_model_state *state, int first, int end, dp_error *err);
+/* The tensor for one entry; errors as above. */
+dp_status dp_views_find(const dp_safetensors *file, const char *path, const dp_model *model,
+                        const char *prefix, const dp_state_entry *entry, const dp_tensor **out,
+                        dp_error *err);
 /* Index of the first value that is not finite; -1 if there is none. */
 int64_t dp_first_nonfinite(const float *values, int64_t count);
 
@@ -114,7 +132,8 @@ typedef struct dp_run_tensors {
 dp_status dp_run_tensors_leave(dp_run_tensors *t, const dp_model *model, dp_engine *engine, dp_error *err);
 /* Frees all but the model's state. */
 void dp_run_tensors_clear(dp_run_tensors *t);
-/* Fills them (in host memory) from the file. */
+/* Fills them from the file: in host memory, without moments that have none there; or the engine's, a
+ * parameter at a time. */
 dp_status dp_run_tensors_read(const dp_safetensors *file, const char *path, const dp_model *model,
                               const char *prefix, dp_run_tensors *t, dp_error *err);
 
@@ -203,20 +222,6 @@ void dp_run_state_name(int64_t step, char out[DP_STATE_NAME_SIZE]);
 dp_status dp_model_dir_complete(dp_model_dir *dir, const char *state_name, dp_error *err);
 /* Removes the checkpoints of epochs before first_kept. */
 dp_status dp_model_dir_prune(const dp_model_dir *dir, int64_t first_kept, dp_error *err);
-
-/* ---- state.c: what a checkpoint holds, by name ---- */
-
-/* A view into a dp_model_state: float32 values (NULL: it has no weights), or a counter (int64, rank 0). */
-typedef struct dp_state_entry {
-    const char *name;
-    int rank;
-    int64_t shape[4], elements;
-    float *values;
-    int64_t *counter;
-} dp_state_entry;
-
-int dp_state_count(const dp_model *model);
-dp_state_entry dp_state_at(const dp_model *model, const dp_model_state *state, int index);
 
 /* ---- fit.c ---- */
 

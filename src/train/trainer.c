@@ -278,6 +278,7 @@ static dp_status finish_again(dp_trainer *t, dp_error *err)
     dp_trainer_note(t,
                     "the run in '%s' is finished: %lld whole epoch%s, %lld step%s; nothing is left to train",
                     t->resumed_from, (long long)s->epoch, dp_s(s->epoch), (long long)s->step, dp_s(s->step));
+    DP_TRY(dp_run_file_read(&t->file, t->model, &t->tensors, err));
     DP_TRY(dp_trainer_settle_log(t, err));
     DP_TRY(dp_trainer_export(t, err));
     DP_TRY(dp_trainer_save_final(t, err));
@@ -317,6 +318,7 @@ static void close_run(dp_trainer *t)
     dp_log_close(t->log);
     dp_model_dir_close(&t->dir);
     dp_settings_clear(&t->settings);
+    dp_run_file_close(&t->file);
     dp_run_tensors_clear(&t->tensors);
     dp_model_state_free(&t->own);
     dp_free(t->log_path);

@@ -25,6 +25,7 @@ typedef struct dp_trainer {
     dp_loader *loader, *valid_loader;
 
     dp_run_state state;     /* where the run is; times and devices' samples are set when it is saved */
+    dp_run_file file;       /* the state that it continues, until its tensors have been read */
     char *resumed_from;     /* the directory whose newest state the run continues; NULL: a fresh start */
     bool elsewhere;         /* ... and it is not model_dir */
     bool is_saved;          /* `state`, as it is */

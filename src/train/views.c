@@ -56,18 +56,26 @@ static bool fits(const dp_tensor *t, const dp_tensor *want)
            memcmp(t->shape, want->shape, (size_t)t->rank * sizeof t->shape[0]) == 0;
 }
 
-dp_status dp_views_read(const dp_safetensors *file, const char *path, const dp_model *model,
-                        const char *prefix, dp_model_state *state, int count, dp_error *err)
+dp_status dp_views_find(const dp_safetensors *file, const char *path, const dp_model *model,
+                        const char *prefix, const dp_state_entry *e, const dp_tensor **out, dp_error *err)
 {
-    for (int i = 0; i < count; i++) {
+    const dp_tensor want = tensor_of(e);
+    char name[MAX_NAME];
+    snprintf(name, sizeof name, "%s%s", prefix, e->name);
+    *out = dp_safetensors_find(file, name);
+    if (!*out || !fits(*out, &want))
+        return dp_fail(err, DP_ERROR_MISMATCH, "'%s' %s '%s' of model '%s'", path,
+                       *out ? "holds another type or shape of" : "lacks", name, dp_model_name(model));
+    return DP_OK;
+}
+
+dp_status dp_views_read(const dp_safetensors *file, const char *path, const dp_model *model,
+                        const char *prefix, dp_model_state *state, int first, int end, dp_error *err)
+{
+    for (int i = first; i < end; i++) {
         const dp_state_entry e = dp_state_at(model, state, i);
-        const dp_tensor want = tensor_of(&e);
-        char name[MAX_NAME];
-        snprintf(name, sizeof name, "%s%s", prefix, e.name);
-        const dp_tensor *t = dp_safetensors_find(file, name);
-        if (!t || !fits(t, &want))
-            return dp_fail(err, DP_ERROR_MISMATCH, "'%s' %s '%s' of model '%s'", path,
-                           t ? "holds another type or shape of" : "lacks", name, dp_model_name(model));
+        const dp_tensor *t;
+        DP_TRY(dp_views_find(file, path, model, prefix, &e, &t, err));
         DP_TRY(dp_safetensors_read(file, t, 0, e.counter ? (void *)e.counter : e.values, t->bytes, err));
     }
     return DP_OK;

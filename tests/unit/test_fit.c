@@ -172,6 +172,23 @@ START_TEST(one_parameter_at_a_time)
         for (int64_t i = 0; i < info->elements; i++)
             ck_assert_float_eq(part[i], frozen ? 0 : velocity[info->offset + i]);
     }
+    /* and set: that one alone changes */
+    for (int i = 0; i < 10 * 16; i++)
+        part[i] = -(float)i;
+    int bias = strstr(dp_model_param(r.model, 0)->name, "bias") ? 0 : 1;
+    OK(dp_engine_set_param(engine, 0, bias, part, &err));
+    OK(dp_engine_set_param(engine, 1, 1 - bias, part, &err));
+    OK(dp_engine_set_param(engine, 1, bias, part, &err)); /* frozen: there is none */
+    float now[10 * 17], moved[10 * 17];
+    OK(dp_engine_get_weights(engine, now, &err));
+    OK(dp_engine_get_optimizer(engine, &(dp_optimizer_state){.moment = {moved}}, &err));
+    const dp_param_info *b = dp_model_param(r.model, bias), *w = dp_model_param(r.model, 1 - bias);
+    for (int64_t i = 0; i < 10 * 17; i++) {
+        bool in_bias = i >= b->offset && i < b->offset + b->elements;
+        ck_assert_float_eq(now[i], in_bias ? part[i - b->offset] : weights[i]);
+        ck_assert_float_eq(moved[i], in_bias ? 0 : part[i - w->offset]);
+    }
+    ck_assert_int_eq(dp_engine_set_param(engine, 2, 0, part, &err), DP_ERROR_USAGE);
     ck_assert_int_eq(dp_engine_get_param(engine, 2, 0, part, &err), DP_ERROR_USAGE);
     ck_assert_int_eq(dp_engine_get_param(engine, 0, 2, part, &err), DP_ERROR_USAGE);
     ck_assert_int_eq(dp_engine_get_param(engine, 0, -1, part, &err), DP_ERROR_USAGE);
