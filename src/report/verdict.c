@@ -87,10 +87,12 @@ static void judge(const dp_load *l, const sums *s, char text[DP_VERDICT_SIZE])
     int used =
         snprintf(text, DP_VERDICT_SIZE, "the load is even: %s was %s", l->device[s->first].device, factors);
     if (memory_tenths(l, s, s->fullest) > 12) {
+        char times[32] = ""; /* the first device's was said */
         remedy(l, s->fullest, help, sizeof help);
-        snprintf(text + used, DP_VERDICT_SIZE - (size_t)used,
-                 "; should memory run out on %s (%.1f times): %s", l->device[s->fullest].device,
-                 (double)memory_tenths(l, s, s->fullest) / 10, help);
+        if (s->fullest != s->first)
+            snprintf(times, sizeof times, " (%.1f times)", (double)memory_tenths(l, s, s->fullest) / 10);
+        snprintf(text + used, DP_VERDICT_SIZE - (size_t)used, "; should memory run out on %s%s: %s",
+                 l->device[s->fullest].device, times, help);
     }
 }
 
