@@ -37,9 +37,12 @@ dp_status dp_mark_phase(dp_replica *r, dp_phase phase, bool busy, dp_error *err)
     dp_mark *mark = &c->marks[count];
     mark->phase = phase;
     mark->busy = busy;
-    DP_TRY(dp_event_record(&mark->event, &r->compute, err));
-    c->count = count + 1;
-    return DP_OK;
+    dp_status status = dp_event_record(&mark->event, &r->compute, err);
+    if (status == DP_OK)
+        c->count = count + 1;
+    else if (count == 0) /* later ones are said to be in the phase that was marked last */
+        dp_error_prefix(err, "%s", dp_phase_name(phase));
+    return status;
 }
 
 dp_status dp_clock_read(dp_replica *r, const dp_step_job *job, dp_error *err)
