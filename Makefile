@@ -147,8 +147,10 @@ $(SHARED_LIB): $(call objects,$(LIB_SOURCES)) $(BUILD)/members
 
 link = @mkdir -p $(@D); echo '  LINK $@'; $(CC) $(ALL_LDFLAGS) $(filter %.o,$^) $(LIB) $(1) $(LIBS) -o $@
 
+# A CUDA backend of an earlier build may not fit a program that is linked without one.
 $(BUILD)/dptrain: $(call objects,$(CLI_SOURCES)) $(LIB)
 	$(call link)
+	$(if $(CUDA_AVAILABLE),,@rm -f $(CUDA_LIB))
 $(BUILD)/tests/test_options: $(call objects,$(filter-out src/cli/main.c,$(CLI_SOURCES)))
 $(BUILD)/tests/test_ops: $(call objects,$(OPS_SOURCES)) $(LIB)
 	$(call link,$(CHECK_LIBS))
@@ -276,6 +278,8 @@ install: all $(SHARED_LIB) $(MANUAL)
 	@ln -sf libdptrain.so.$(VERSION) '$(DESTINATION)/lib/libdptrain.so'
 ifneq ($(CUDA_AVAILABLE),)
 	@install -m 644 $(CUDA_LIB) '$(DESTINATION)/lib'
+else
+	@rm -f '$(DESTINATION)/lib/libdptrain_cuda.so'
 endif
 	@install -m 644 $(HEADERS) '$(DESTINATION)/include/dptrain'
 	@install -m 644 $(MANUAL) '$(DESTINATION)/share/man/man1/dptrain.1'

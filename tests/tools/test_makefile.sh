@@ -134,6 +134,10 @@ printf 'int one(void);\nint main(void) { return one() - 1; }\n' >src/cli/main.c
 expect 'the program is built' 0 'LINK b3/dptrain' make -j4 BUILD=b3
 expect 'all of it only once' 0 '!CC  ' make -j4 BUILD=b3
 b3/dptrain || failed 'the program does not run'
+touch b3/libdptrain_cuda.so
+echo >>src/cli/main.c
+expect 'built anew without CUDA' 0 'LINK b3/dptrain' make -j4 BUILD=b3
+[ ! -e b3/libdptrain_cuda.so ] || failed 'the CUDA backend of an earlier build stays beside a program that it may not fit'
 
 # Installing what was built, with and without a stage, over an older one, where it cannot be; and taking it away.
 # shellcheck disable=SC2016 # the program that it makes expands it
@@ -157,6 +161,8 @@ grep -qx 'prefix=/usr' "$tmp/stage/usr/lib/pkgconfig/dptrain.pc" || failed 'dptr
 grep -qx 'manual of b3/dptrain' "$tmp/stage/usr/share/man/man1/dptrain.1" || failed 'the manual is not that of the program'
 touch "$tmp/stage/usr/bin/other" "$tmp/stage/usr/lib/libdptrain_cuda.so"
 expect 'once more' 0 '!CC  ' make BUILD=b3 DESTDIR="$tmp/stage" PREFIX=/usr install
+[ ! -e "$tmp/stage/usr/lib/libdptrain_cuda.so" ] || failed 'an older CUDA backend stays beside a program without one'
+touch "$tmp/stage/usr/lib/libdptrain_cuda.so"
 expect 'and away' 0 "removed from $tmp/stage/usr" make BUILD=b3 DESTDIR="$tmp/stage" PREFIX=/usr uninstall
 rm "$tmp/stage/usr/bin/other" || failed 'uninstall removed what others installed'
 gone 'uninstall' "$tmp/stage"
