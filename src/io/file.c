@@ -113,8 +113,8 @@ static dp_status directory_of(const char *path, char **out, dp_error *err)
     return DP_OK;
 }
 
-/* Makes a rename in the directory of path last. A directory that may be written but not read cannot be
- * opened: the rename stands, only a power failure could still undo it. */
+/* Makes a new name in the directory of path last. A directory that may be written but not read cannot be
+ * opened: the name stands, only a power failure could still undo it. */
 static dp_status sync_directory_of(const char *path, dp_error *err)
 {
     char *directory;
@@ -161,7 +161,7 @@ void dp_atomic_abandon(dp_atomic_file *file)
     forget(file);
 }
 
-/* The number after "NAME.tmp-", if the entry is such a file of a process that does not exist. */
+/* Is the entry NAME.tmp-PID, of a process that does not exist? */
 static bool is_stale(const char *entry, const char *name)
 {
     static const char mark[] = ".tmp-";
@@ -352,6 +352,27 @@ dp_status dp_file_read(const char *path, void **bytes, size_t *size, dp_error *e
     return status;
 }
 
+dp_status dp_file_checksum(const char *path, size_t size, uint32_t *crc, dp_error *err)
+{
+    enum { CHUNK = 1 << 20 };
+    dp_file *file;
+    void *bytes = NULL;
+    DP_TRY(dp_file_open(path, &file, err));
+    size_t end = dp_file_size(file);
+    dp_status status = end < size ? dp_fail(err, DP_ERROR_IO, "'%s' is cut off", path)
+                                  : dp_calloc(CHUNK, 1, "a file", &bytes, err);
+    for (size_t left = size; status == DP_OK && left > 0;) {
+        size_t n = left < CHUNK ? left : CHUNK;
+        status = dp_file_read_at(file, end - left, bytes, n, err);
+        if (status == DP_OK)
+            *crc = (uint32_t)crc32_z(*crc, bytes, n);
+        left -= n;
+    }
+    dp_free(bytes);
+    dp_file_close(file);
+    return status;
+}
+
 bool dp_file_is_damaged(const dp_error *err)
 {
     static const int lost[] = {0, ENOENT, ENXIO, ELOOP, EIO, EBADMSG, EUCLEAN};
@@ -378,35 +399,14 @@ static bool is_directory(const char *path)
 static dp_status make_directory(const char *path, const char *whole, dp_error *err)
 {
     if (mkdir(path, 0777) == 0)
-        return DP_OK;
-    int number = errno; /* before the next call changes it */
+        return sync_directory_of(path, err); /* else what is synced within could go with its directory */
+    int number = errno;                      /* before the next call changes it */
     if (is_directory(path))
         return DP_OK;
     if (number == EEXIST)
         return dp_fail(err, DP_ERROR_IO, "cannot create directory '%s': '%s' is not a directory", whole,
                        path);
     return cannot(err, "create directory", whole, number);
-}
-
-dp_status dp_file_checksum(const char *path, size_t size, uint32_t *crc, dp_error *err)
-{
-    enum { CHUNK = 1 << 20 };
-    dp_file *file;
-    void *bytes = NULL;
-    DP_TRY(dp_file_open(path, &file, err));
-    size_t end = dp_file_size(file);
-    dp_status status = end < size ? dp_fail(err, DP_ERROR_IO, "'%s' is cut off", path)
-                                  : dp_calloc(CHUNK, 1, "a file", &bytes, err);
-    for (size_t left = size; status == DP_OK && left > 0;) {
-        size_t n = left < CHUNK ? left : CHUNK;
-        status = dp_file_read_at(file, end - left, bytes, n, err);
-        if (status == DP_OK)
-            *crc = (uint32_t)crc32_z(*crc, bytes, n);
-        left -= n;
-    }
-    dp_free(bytes);
-    dp_file_close(file);
-    return status;
 }
 
 dp_status dp_make_directories(const char *path, dp_error *err)

@@ -46,7 +46,7 @@ bool dp_file_is_damaged(const dp_error *err);
 /* Continues a CRC-32 (zlib's) with the last `size` bytes of a regular file. DP_ERROR_IO if it has fewer. */
 dp_status dp_file_checksum(const char *path, size_t size, uint32_t *crc, dp_error *err);
 
-/* Creates a directory and its missing parents; one that exists is fine. */
+/* Creates a directory and its missing parents, which then last; one that exists is fine. */
 dp_status dp_make_directories(const char *path, dp_error *err);
 bool dp_file_exists(const char *path);
 

@@ -241,6 +241,39 @@ START_TEST(a_copy_is_whole_or_not_made)
 }
 END_TEST
 
+static ino_t synced[16];
+static int synced_count;
+
+/* In the place of libc's: the library calls this one. */
+int fsync(int descriptor)
+{
+    struct stat st;
+    if (fstat(descriptor, &st) == 0 && synced_count < 16)
+        synced[synced_count++] = st.st_ino;
+    return (int)syscall(SYS_fsync, descriptor);
+}
+
+static ino_t inode_of(const char *path)
+{
+    struct stat st;
+    ck_assert_int_eq(stat(path, &st), 0);
+    return st.st_ino;
+}
+
+/* After a power failure a synced file is there only if the entries of all directories above it are. */
+START_TEST(new_directories_last)
+{
+    dp_error err = {0};
+    ck_assert(dp_make_directories(scratch("a/b//c/"), &err) == DP_OK);
+    ck_assert_int_eq(synced_count, 3);
+    ck_assert_uint_eq(synced[0], inode_of(scratch_directory));
+    ck_assert_uint_eq(synced[1], inode_of(scratch("a")));
+    ck_assert_uint_eq(synced[2], inode_of(scratch("a/b")));
+    ck_assert(dp_make_directories(scratch("a/b/c"), &err) == DP_OK);
+    ck_assert_int_eq(synced_count, 3); /* none is new */
+}
+END_TEST
+
 START_TEST(a_file_in_a_directorys_place_is_named)
 {
     dp_error err = {0};
@@ -324,6 +357,7 @@ int main(void)
     tcase_add_test(t, what_cannot_be_written_is_named);
     tcase_add_test(t, only_regular_files_are_read);
     tcase_add_test(t, directories_are_made_with_their_parents);
+    tcase_add_test(t, new_directories_last);
     tcase_add_test(t, a_file_in_a_directorys_place_is_named);
     tcase_add_test(t, files_of_processes_that_are_no_more_are_stale);
     tcase_add_test(t, a_copy_is_whole_or_not_made);
