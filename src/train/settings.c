@@ -216,7 +216,7 @@ typedef struct differences {
 
 static void add_difference(differences *d, const char *name, const char *of, const char *was, const char *is)
 {
-    int n = snprintf(d->text + d->used, sizeof d->text - d->used, "%s%s%s: %.200s then, %.200s now",
+    int n = snprintf(d->text + d->used, sizeof d->text - d->used, "%s%.200s%s: %.200s then, %.200s now",
                      d->used ? "; " : "", name, of, was, is);
     if (n > 0 && (size_t)n < sizeof d->text - d->used)
         d->used += (size_t)n;
@@ -224,17 +224,19 @@ static void add_difference(differences *d, const char *name, const char *of, con
         d->text[d->used] = 0; /* a message holds the first ones */
 }
 
-enum { MEMBER_SIZE = 128 };
+enum { MEMBER_SIZE = 200 };
 
-static void member_text(const json_t *object, const char *key, char out[MEMBER_SIZE])
+/* As far as there is room for it. */
+static void member_text(const json_t *value, char out[MEMBER_SIZE])
 {
-    const json_t *value = json_object_get(object, key);
-    if (!value || json_is_string(value)) {
-        snprintf(out, MEMBER_SIZE, "%s", value ? json_string_value(value) : "not set");
-        return;
-    }
-    size_t n = json_dumpb(value, out, MEMBER_SIZE - 1, JSON_COMPACT | JSON_ENCODE_ANY);
-    out[n < MEMBER_SIZE ? n : 0] = '\0';
+    char *json = value && !json_is_string(value) ? json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
+    const char *text = json                    ? json
+                       : json_is_string(value) ? json_string_value(value)
+                       : value                 ? "?" /* no memory to write it down */
+                                               : "not set";
+    bool whole = strlen(text) < MEMBER_SIZE;
+    snprintf(out, MEMBER_SIZE, "%.*s%s", whole ? MEMBER_SIZE : MEMBER_SIZE - 4, text, whole ? "" : "...");
+    free(json);
 }
 
 /* Of two descriptions of models, the members that differ. */
@@ -247,10 +249,11 @@ static void compare_members(const json_t *then, const json_t *now, differences *
         json_object_foreach((json_t *)(uintptr_t)both[i], key, value)
         {
             char was[MEMBER_SIZE], is[MEMBER_SIZE];
-            if ((i == 1 && json_object_get(now, key)) || json_equal(json_object_get(then, key), value))
+            const json_t *old = json_object_get(then, key), *new = json_object_get(now, key);
+            if ((i == 1 && new) || json_equal(old, new)) /* in both: looked at once */
                 continue;
-            member_text(then, key, was);
-            member_text(now, key, is);
+            member_text(old, was);
+            member_text(new, is);
             add_difference(d, key, strcmp(key, "model") == 0 ? "" : " of the model", was, is);
         }
     }
