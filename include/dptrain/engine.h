@@ -152,8 +152,10 @@ int dp_optimizer_moments(const dp_optimizer_config *config);
 dp_status dp_engine_get_optimizer(dp_engine *engine, dp_optimizer_state *state, dp_error *err);
 dp_status dp_engine_set_optimizer(dp_engine *engine, const dp_optimizer_state *state, dp_error *err);
 
-/* One parameter's part of the weights (moment 0) or of a moment (1 or 2; 0 where it is not trained), for
- * hosts without room for all at once: dp_model_param(model, param)->elements floats. */
+/* One parameter's part of the weights (moment 0) or of a moment (1 or 2), for hosts without room for all at
+ * once: dp_model_param(model, param)->elements floats, the caller's. Where a parameter is not trained, its
+ * moments are 0, and setting them does nothing. DP_ERROR_USAGE for a parameter or a moment that there is not.
+ */
 dp_status dp_engine_get_param(dp_engine *engine, int moment, int param, float *out, dp_error *err);
 dp_status dp_engine_set_param(dp_engine *engine, int moment, int param, const float *values, dp_error *err);
 

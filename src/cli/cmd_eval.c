@@ -28,13 +28,13 @@ static dp_status check_default_data(const evaluation *e, dp_error *err)
     bool fits = dp_model_input_shape(e->model, shape) == 3 && shape[0] == 1 && shape[1] == 28 &&
                 shape[2] == 28 && dp_model_output_shape(e->model, classes) == 1 && classes[0] >= 10 &&
                 e->info.criterion == DP_LOSS_CROSS_ENTROPY;
-    return fits
-               ? DP_OK
-               : dp_fail(
-                     err, DP_ERROR_USAGE,
-                     "eval takes fashion-mnist where no --data is given: 1x28x28 images of 10 classes, which "
-                     "do not fit the model of '%s' (%s); give --data SOURCE",
-                     e->options->value[OPT_INIT], dp_model_name(e->model));
+    if (fits)
+        return DP_OK;
+    return dp_fail(
+        err, DP_ERROR_USAGE,
+        "eval takes fashion-mnist where no --data is given: 1x28x28 images of 10 classes, which do "
+        "not fit the model of '%s' (%s); give --data SOURCE",
+        e->options->value[OPT_INIT], dp_model_name(e->model));
 }
 
 /* The data as the checkpoint's run saw it, unless told otherwise. */

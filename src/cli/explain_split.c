@@ -70,8 +70,7 @@ static const char *advice(const splitting *s)
                "with `dptrain explain imbalance --split`";
     if (least == most)
         return "nothing: the chunks are even; a smaller first share (--split 1,2,2 on three devices) "
-               "relieves "
-               "a first device that has more to do";
+               "relieves a first device that has more to do";
     return "choose a batch that the number of devices divides, or --split balanced; a smaller first share "
            "(--split 1,2,2 on three devices) relieves a first device that has more to do";
 }

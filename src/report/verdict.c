@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "base/text.h"
 #include "dptrain/report.h"
 
 /* The first steps warm caches up and wait for memory: of fewer than these nothing is concluded. */
@@ -79,8 +80,9 @@ static void judge(const dp_load *l, const sums *s, char text[DP_VERDICT_SIZE])
     }
     if (busy_tenths(l, s, s->laziest) < 9) {
         compare(l, s, s->laziest, factors, sizeof factors);
-        snprintf(text, DP_VERDICT_SIZE, "%s has less to do than the others: %s; a larger share (--split) %s",
-                 l->device[s->laziest].device, factors, "would use it better");
+        snprintf(text, DP_VERDICT_SIZE,
+                 "%s has less to do than the others: %s; a larger share (--split) would use it better",
+                 l->device[s->laziest].device, factors);
         return;
     }
     compare(l, s, s->first, factors, sizeof factors);
@@ -104,19 +106,19 @@ void dp_verdict(const dp_load *load, char text[DP_VERDICT_SIZE])
         snprintf(text, DP_VERDICT_SIZE, "no device was trained on");
         return;
     }
-    const dp_device_report *first = &load->device[s.busiest];
-    long percent = lround(100 * first->busy_fraction);
+    const dp_device_report *busiest = &load->device[s.busiest];
+    long percent = lround(100 * busiest->busy_fraction);
     bool known = s.memory > 0 && s.busy > 0;
     if (s.used == 1)
         snprintf(text, DP_VERDICT_SIZE, "%s did all the work, and was busy for %ld %% of the time",
-                 first->device, percent);
-    else if (first->steps < ENOUGH_STEPS) {
+                 busiest->device, percent);
+    else if (busiest->steps < ENOUGH_STEPS) {
         int used =
             snprintf(text, DP_VERDICT_SIZE, "%lld step%s %s too few to judge the load",
-                     (long long)first->steps, first->steps == 1 ? "" : "s", first->steps == 1 ? "is" : "are");
+                     (long long)busiest->steps, dp_s(busiest->steps), busiest->steps == 1 ? "is" : "are");
         if (known) {
             compare(load, &s, s.busiest, factors, sizeof factors);
-            snprintf(text + used, DP_VERDICT_SIZE - (size_t)used, ": %s was %s so far", first->device,
+            snprintf(text + used, DP_VERDICT_SIZE - (size_t)used, ": %s was %s so far", busiest->device,
                      factors);
         }
     } else if (percent < 50)
