@@ -23,10 +23,9 @@ dp_status dp_run_views_make(const dp_model *model, const dp_run_tensors *tensors
     *out = (dp_run_views){.model = model, .tensors = tensors, .source = {.fetch = fetch, .user = out}};
     dp_views *list = &out->list;
     dp_status status = dp_views_add(list, model, prefix, &tensors->model, dp_state_count(model), err);
-    for (int i = 0; moments && i < tensors->moments && status == DP_OK; i++) {
-        const dp_model_state moment = {.weights = tensors->moment[i]};
-        status = dp_views_add(list, model, moment_prefixes[i], &moment, dp_model_param_count(model), err);
-    }
+    for (int i = 0; moments && i < tensors->moments && status == DP_OK; i++)
+        status = dp_views_add(list, model, moment_prefixes[i], &(dp_model_state){0},
+                              dp_model_param_count(model), err);
     if (status != DP_OK)
         dp_views_clear(list);
     return status;
@@ -52,20 +51,13 @@ dp_status dp_run_tensors_read(const dp_safetensors *file, const char *path, cons
                               const char *prefix, dp_run_tensors *t, dp_error *err)
 {
     int params = dp_model_param_count(model), entries = dp_state_count(model);
-    if (t->engine) {
-        DP_TRY(dp_views_read(file, path, model, prefix, &t->model, params, entries, err));
-        DP_TRY(dp_engine_set_buffers(t->engine, t->model.buffers, t->model.counters, err));
-        for (int m = 0; m <= t->moments; m++)
-            for (int p = 0; p < params; p++)
-                DP_TRY(hand_on(file, path, model, m == 0 ? prefix : moment_prefixes[m - 1], m, p, t, err));
-        return DP_OK;
-    }
-    DP_TRY(dp_views_read(file, path, model, prefix, &t->model, 0, entries, err));
-    for (int i = 0; i < t->moments; i++) {
-        dp_model_state moment = {.weights = t->moment[i]};
-        if (t->moment[i])
-            DP_TRY(dp_views_read(file, path, model, moment_prefixes[i], &moment, 0, params, err));
-    }
+    if (!t->engine)
+        return dp_views_read(file, path, model, prefix, &t->model, 0, entries, err);
+    DP_TRY(dp_views_read(file, path, model, prefix, &t->model, params, entries, err));
+    DP_TRY(dp_engine_set_buffers(t->engine, t->model.buffers, t->model.counters, err));
+    for (int m = 0; m <= t->moments; m++)
+        for (int p = 0; p < params; p++)
+            DP_TRY(hand_on(file, path, model, m == 0 ? prefix : moment_prefixes[m - 1], m, p, t, err));
     return DP_OK;
 }
 
@@ -77,16 +69,10 @@ dp_status dp_run_tensors_leave(dp_run_tensors *t, const dp_model *model, dp_engi
             largest = dp_model_param(model, p)->elements;
     t->engine = engine;
     t->model.weights = NULL;
-    for (int i = 0; i < t->moments; i++) {
-        dp_free(t->moment[i]);
-        t->moment[i] = NULL;
-    }
     return dp_calloc((size_t)largest, sizeof *t->fetched, "a parameter", &t->fetched, err);
 }
 
 void dp_run_tensors_clear(dp_run_tensors *t)
 {
-    for (int i = 0; i < t->moments; i++)
-        dp_free(t->moment[i]);
     dp_free(t->fetched);
 }

@@ -118,22 +118,21 @@ typedef struct dp_run_state {
 
 enum { DP_MOMENTS = 2 };
 
-/* In host memory at first; once an engine holds the weights and moments, there alone. */
+/* Weights are in host memory until an engine holds them, and then there alone, as the optimizer's moments
+ * always are. */
 typedef struct dp_run_tensors {
-    dp_model_state model; /* weights NULL: the engine's */
-    int moments;
-    float *moment[DP_MOMENTS]; /* of the optimizer, laid out as the weights; NULL: the engine's */
-    dp_engine *engine;         /* NULL: all of it lies above */
-    float *fetched;            /* with an engine: room for the largest parameter */
+    dp_model_state model; /* the caller's; weights NULL: the engine's */
+    int moments;          /* that the engine holds, once there is one */
+    dp_engine *engine;    /* NULL: there are no moments yet */
+    float *fetched;       /* with an engine: room for the largest parameter; owned */
 } dp_run_tensors;
 
-/* The engine, which has been given them, is where weights and moments are from now on. The weights were the
- * caller's to free, the moments are freed. */
+/* The engine is where weights and moments are from now on. */
 dp_status dp_run_tensors_leave(dp_run_tensors *t, const dp_model *model, dp_engine *engine, dp_error *err);
-/* Frees all but the model's state. */
+/* Frees all but the model's state and the engine. */
 void dp_run_tensors_clear(dp_run_tensors *t);
-/* Fills them from the file: in host memory, without moments that have none there; or the engine's, a
- * parameter at a time. */
+/* Fills them from the file: the model's state in host memory; or the engine's, moments too, a parameter at a
+ * time. */
 dp_status dp_run_tensors_read(const dp_safetensors *file, const char *path, const dp_model *model,
                               const char *prefix, dp_run_tensors *t, dp_error *err);
 
