@@ -93,7 +93,7 @@ dp_status dp_atomic_write(dp_atomic_file *file, const void *bytes, size_t size, 
     return DP_OK;
 }
 
-static int sync_descriptor(int descriptor)
+int dp_fsync(int descriptor)
 {
     int rc;
     do {
@@ -125,7 +125,7 @@ static dp_status sync_directory_of(const char *path, dp_error *err)
         if (errno != EACCES)
             status = cannot(err, "sync directory", directory, errno);
     } else {
-        if (sync_descriptor(descriptor) != 0)
+        if (dp_fsync(descriptor) != 0)
             status = cannot(err, "sync directory", directory, errno);
         close(descriptor);
     }
@@ -138,7 +138,7 @@ dp_status dp_atomic_commit(dp_atomic_file *file, dp_error *err)
     dp_status status = DP_OK;
     if (file->failed)
         status = dp_fail(err, DP_ERROR_IO, "cannot write '%s': an earlier write failed", file->path);
-    else if (sync_descriptor(file->descriptor) != 0)
+    else if (dp_fsync(file->descriptor) != 0)
         status = cannot(err, "write", file->path, errno);
     if (close(file->descriptor) != 0 && errno != EINTR && status == DP_OK)
         status = cannot(err, "write", file->path, errno);

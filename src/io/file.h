@@ -17,6 +17,8 @@ dp_status dp_atomic_open(const char *path, dp_atomic_file **out, dp_error *err);
 dp_status dp_atomic_write(dp_atomic_file *file, const void *bytes, size_t size, dp_error *err);
 dp_status dp_atomic_commit(dp_atomic_file *file, dp_error *err); /* ends it, success or not */
 void dp_atomic_abandon(dp_atomic_file *file);                    /* removes what was written; NULL is fine */
+/* fsync, which no signal interrupts; a file system that has nothing to sync is fine. Else -1, and errno. */
+int dp_fsync(int descriptor);
 /* Removes the temporary files of path that processes left behind which are no more. */
 dp_status dp_atomic_remove_stale(const char *path, dp_error *err);
 /* Copies a regular file, whole or not at all. */

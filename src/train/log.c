@@ -121,6 +121,11 @@ dp_log_mark dp_log_position(const dp_log *log)
     return log ? log->position : (dp_log_mark){0};
 }
 
+dp_status dp_log_sync(const dp_log *log, dp_error *err)
+{
+    return log && log->regular && dp_fsync(log->file) != 0 ? cannot_write(log, errno, err) : DP_OK;
+}
+
 void dp_log_close(dp_log *log)
 {
     if (!log)

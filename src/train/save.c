@@ -39,6 +39,7 @@ dp_status dp_trainer_report(const dp_trainer *t, int index, dp_device_report *ou
 static dp_status write_state(dp_trainer *t, dp_error *err)
 {
     char name[DP_STATE_NAME_SIZE], *path;
+    DP_TRY(dp_log_sync(t->log, err));
     dp_run_state_name(t->state.step, name);
     DP_TRY(dp_model_dir_file(t->dir.path, name, &path, err));
     dp_status status = dp_run_state_write(path, t->model, &t->settings, &t->state, &t->tensors, err);

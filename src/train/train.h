@@ -30,6 +30,8 @@ dp_status dp_log_recognize(const char *path, const dp_log_mark *mark, dp_log_kin
  * a file that is not the one that was marked, only a torn last line is. */
 dp_status dp_log_begin(dp_log *log, const dp_log_mark *mark, dp_error *err);
 dp_log_mark dp_log_position(const dp_log *log);
+/* Makes last what has been written, before a state says how far the log has come. */
+dp_status dp_log_sync(const dp_log *log, dp_error *err);
 void dp_log_close(dp_log *log); /* NULL is fine, as it is for the events: there is then no log */
 dp_status dp_log_start(dp_log *log, const dp_train_start *start, const dp_context *context, dp_error *err);
 dp_status dp_log_batch(dp_log *log, const dp_train_progress *progress, const dp_step_result *result,

@@ -1,4 +1,4 @@
-/* Continuing a run: the state and its file, the directory, the log, and the bits that come out. */
+/* Continuing a run: the state and its file, the directory, and the bits that come out. */
 #include <jansson.h>
 #include <math.h>
 #include <sys/resource.h>
@@ -597,66 +597,6 @@ START_TEST(old_epochs_are_pruned_by_number)
 }
 END_TEST
 
-/* ---- the log ---- */
-
-static void assert_holds(const char *path, const char *text)
-{
-    void *bytes;
-    size_t size;
-    OK(dp_file_read(path, &bytes, &size, &err));
-    ck_assert_msg(size == strlen(text) && (size == 0 || memcmp(bytes, text, size) == 0), "%.*s", (int)size,
-                  (const char *)bytes);
-    dp_free(bytes);
-}
-
-static dp_log_mark begin(const char *path, const dp_log_mark *mark)
-{
-    dp_log *log;
-    OK(dp_log_open(path, &log, &err));
-    OK(dp_log_begin(log, mark, &err));
-    dp_log_mark at = dp_log_position(log);
-    dp_log_close(log);
-    return at;
-}
-
-START_TEST(a_log_is_cut_where_its_checkpoint_was_made)
-{
-    const char *path = scratch_write("log", "{\"a\":1}\n{\"b\":2}\n{\"c", 19);
-    dp_log_mark torn = begin(path, &(dp_log_mark){.bytes = -1}); /* unknown: its whole lines stay */
-    assert_holds(path, "{\"a\":1}\n{\"b\":2}\n");
-    scratch_write("first", "{\"a\":1}\n", 8);
-    const dp_log_mark first = begin(scratch("first"), &(dp_log_mark){.bytes = -1});
-    ck_assert_int_eq(first.bytes, 8);
-    ck_assert_int_eq(torn.bytes, 16);
-    dp_log_mark same = begin(path, &torn);
-    ck_assert(same.bytes == torn.bytes && same.crc == torn.crc);
-    begin(path, &first); /* its first line is what `first` had seen */
-    assert_holds(path, "{\"a\":1}\n");
-    scratch_write("log", "{\"other\":1}\n{\"b\":2}\n{\"c", 23);
-    begin(path, &first); /* another log: nothing but the torn line goes */
-    assert_holds(path, "{\"other\":1}\n{\"b\":2}\n");
-    begin(path, &torn);
-    assert_holds(path, "{\"other\":1}\n{\"b\":2}\n");
-    begin(path, NULL);
-    assert_holds(path, "");
-}
-END_TEST
-
-START_TEST(a_finished_runs_log_gets_its_end)
-{
-    const char *path = scratch_write("log", "{\"event\":\"epoch\"}\n{\"event\":\"en", 31);
-    static const char whole[] = "{\"event\":\"epoch\"}\n"
-                                "{\"event\":\"end\",\"status\":\"completed\",\"steps\":7,\"seconds\":0.5}\n";
-    for (int i = 0; i < 2; i++) {
-        OK(dp_log_complete(path, 7, 0.5, &err));
-        assert_holds(path, whole);
-    }
-    OK(dp_log_complete(scratch("none"), 7, 0.5, &err));
-    ck_assert(!dp_file_exists(scratch("none")));
-    OK(dp_log_complete("/dev/null", 7, 0.5, &err));
-}
-END_TEST
-
 int main(int argc, char **argv)
 {
     Suite *s = suite_create("resume");
@@ -678,8 +618,5 @@ int main(int argc, char **argv)
     tcase_add_test(t, what_cannot_be_read_now_is_not_damaged);
     tcase_add_test(t, the_newest_state_is_the_one_that_was_completed);
     tcase_add_test(t, old_epochs_are_pruned_by_number);
-    t = add_case(s, "log");
-    tcase_add_test(t, a_log_is_cut_where_its_checkpoint_was_made);
-    tcase_add_test(t, a_finished_runs_log_gets_its_end);
     return run_tests(argc, argv, s);
 }
