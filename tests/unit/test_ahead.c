@@ -15,8 +15,10 @@ typedef struct works {
     int64_t made[SLOTS]; /* the item in a slot */
     int64_t cost;        /* of every third item; 1 of the others */
     _Atomic int64_t waiting, most_waiting;
-    int64_t failing;
+    int64_t failing; /* an item, or ALL */
 } works;
+
+enum { ALL = -2 };
 
 static int64_t cost_of(const void *user, int64_t item)
 {
@@ -32,7 +34,7 @@ static dp_status make(void *user, int thread, int64_t item, int64_t slot, dp_err
         ;
     nanosleep(&(struct timespec){0, item % 4 * 100000}, NULL);
     w->made[slot] = item;
-    if (item == w->failing)
+    if (item == w->failing || w->failing == ALL)
         return dp_fail(err, DP_ERROR_IO, "item %lld, thread %d", (long long)item, thread);
     return DP_OK;
 }
@@ -106,6 +108,37 @@ START_TEST(a_failure_is_of_one_item)
 }
 END_TEST
 
+/* However many fail: their slots are for others. */
+START_TEST(every_item_may_fail)
+{
+    works w = {.failing = ALL};
+    dp_ahead *a = create(&w, 3, 1, 0);
+    int64_t slot;
+    dp_ahead_start(a, 0, ITEMS);
+    for (int64_t i = 0; i < ITEMS; i++)
+        ck_assert(dp_ahead_next(a, &slot, NULL) == DP_ERROR_IO && slot == -1);
+    ck_assert(dp_ahead_next(a, &slot, NULL) == DP_OK && slot == -1);
+    dp_ahead_free(a);
+}
+END_TEST
+
+/* After a stop, too, as much is made as may be: if it is not, the test does not end. */
+START_TEST(as_much_waits_as_may)
+{
+    enum { MOST = 5 };
+    works w = {.cost = 1, .failing = -1};
+    dp_ahead *a = create(&w, 2, 1, MOST);
+    for (int round = 0; round < 3; round++) {
+        dp_ahead_start(a, 0, ITEMS);
+        while (atomic_load(&w.waiting) < MOST)
+            nanosleep(&(struct timespec){0, 100000}, NULL);
+        ck_assert(dp_ahead_stop(a, NULL) == DP_OK);
+        ck_assert_int_eq(atomic_exchange(&w.waiting, 0), MOST);
+    }
+    dp_ahead_free(a);
+}
+END_TEST
+
 START_TEST(a_stop_drops_what_was_not_taken)
 {
     works w = {.failing = -1};
@@ -131,6 +164,8 @@ int main(void)
     TCase *t = tcase_create("ahead");
     tcase_add_loop_test(t, the_item_waited_for_is_always_begun, 1, 8);
     tcase_add_test(t, a_failure_is_of_one_item);
+    tcase_add_test(t, every_item_may_fail);
+    tcase_add_test(t, as_much_waits_as_may);
     tcase_add_loop_test(t, a_stop_drops_what_was_not_taken, 1, 5);
     suite_add_tcase(s, t);
     SRunner *runner = srunner_create(s);
