@@ -197,6 +197,37 @@ START_TEST(one_parameter_at_a_time)
 }
 END_TEST
 
+/* On every device, those that are frozen too, which a step does not send again. */
+START_TEST(all_devices_compute_with_what_was_set)
+{
+    enum { BATCH = 4 };
+    static const float zeros[10 * 16], pixels[BATCH * 16];
+    const char *freeze[] = {"*bias", "*weight"};
+    float biases[10], outputs[BATCH * 10];
+    const dp_host_batch batch = {.samples = BATCH, .x = pixels};
+    run r;
+    dp_engine *engine;
+    open_run(&r, 4, 10);
+    r.config.engine.device_ids = (int[]){0, 1};
+    r.config.engine.device_count = 2;
+    r.config.engine.freeze = &freeze[_i];
+    r.config.engine.freeze_count = 1;
+    OK(dp_engine_create(r.context, r.model, &r.config.engine, &engine, &err));
+    int bias = strstr(dp_model_param(r.model, 0)->name, "bias") ? 0 : 1;
+    OK(dp_engine_set_param(engine, 0, 1 - bias, zeros, &err));
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < 10; i++)
+            biases[i] = (float)(10 * round + i);
+        OK(dp_engine_set_param(engine, 0, bias, biases, &err));
+        OK(dp_engine_forward(engine, &batch, outputs, &err));
+        for (int i = 0; i < BATCH * 10; i++)
+            ck_assert_float_eq(outputs[i], biases[i % 10]);
+    }
+    dp_engine_free(engine);
+    close_run(&r);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("fit");
@@ -208,6 +239,7 @@ int main(void)
     tcase_add_test(t, all_devices_train_without_ids);
     tcase_add_test(t, no_state_is_the_seed_s);
     tcase_add_test(t, one_parameter_at_a_time);
+    tcase_add_loop_test(t, all_devices_compute_with_what_was_set, 0, 2);
     tcase_set_timeout(t, 30);
     suite_add_tcase(suite, t);
     SRunner *runner = srunner_create(suite);

@@ -575,6 +575,8 @@ START_TEST(what_cannot_be_read_now_is_not_damaged)
     ck_assert_int_eq(status, DP_ERROR_IO);
     assert_says("Too many open files");
     ck_assert(!dp_file_is_damaged(&err));
+    ck_assert_int_eq(dp_run_file_open(scratch("state"), &file, &err), DP_ERROR_IO);
+    ck_assert(dp_file_is_damaged(&err)); /* whatever the error before was */
 }
 END_TEST
 
