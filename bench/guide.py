@@ -5,7 +5,8 @@ A block that begins with ```console holds commands, each after "$ ", and what th
 order, in one fresh directory, with PROGRAM as `dptrain`. Without --check the guide is rewritten with what they print
 now. With it nothing is written: every command must succeed, and print what the guide says but in blocks marked
 ```console times, whose figures are of a machine at a moment. Two kinds of figures may differ a little, as another CPU
-rounds differently: losses, and one sample more or less may be taken for right. Ends with "N passed, N failed, 0 skipped", a test being a block.
+rounds differently: losses, and one sample more or less may be taken for right. Ends with "N passed, N failed, 0
+skipped", a test being a block.
 """
 import os
 import re

@@ -28,8 +28,9 @@ typedef struct dp_load {
 
 enum { DP_VERDICT_SIZE = 400 };
 
-/* Says in one line whether the first device is overloaded and what would help that is not done already, or
- * whether one device would do. Devices that never got a sample do not count. */
+/* Says in one line whether a device is overloaded, or has too little to do, and what would help that is not
+ * done already, or whether one device would do. Devices that never got a sample do not count; fewer than ten
+ * steps are not judged. */
 void dp_verdict(const dp_load *load, char text[DP_VERDICT_SIZE]);
 
 DP_END_DECLARATIONS
