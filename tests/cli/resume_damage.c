@@ -294,13 +294,13 @@ END_TEST
 /* A file that may not be read is not lost: going back to an older state would lose what it holds. */
 START_TEST(a_state_that_may_not_be_read_is_no_damage)
 {
-    static const char *const names[] = {"model/resume_state_8.safetensors", "model/resume.json"};
+    const char *name = _i == 0 ? "model/resume_state_8.safetensors" : "model/resume.json";
     char text[128];
     assert_succeeds(dptrain(RUN "--save final"));
-    ck_assert_int_eq(chmod(names[_i], 0), 0);
-    snprintf(text, sizeof text, "error: cannot read '%s': Permission denied\n", names[_i]);
+    ck_assert_int_eq(chmod(name, 0), 0);
+    snprintf(text, sizeof text, "error: cannot read '%s': Permission denied\n", name);
     assert_fails(dptrain_without_power(RUN), 1, text);
-    ck_assert_int_eq(chmod(names[_i], 0644), 0);
+    ck_assert_int_eq(chmod(name, 0644), 0);
     assert_succeeds(dptrain(RUN "--save again"));
     assert_same_file("final", "again");
 }
