@@ -346,6 +346,21 @@ static dp_status write_text(const char *path, const char *text, dp_error *err)
     return status;
 }
 
+/* before: the name of the state before, "": none. */
+static dp_status write_marker(const dp_model_dir *dir, const char *complete, const char *before,
+                              dp_error *err)
+{
+    char *path, text[DP_KEPT_STATES * (DP_STATE_NAME_SIZE + 32)];
+    int n = snprintf(text, sizeof text, "{\"%s\":\"%s\"", marker_keys[0], complete);
+    if (*before)
+        n += snprintf(text + n, sizeof text - (size_t)n, ",\"%s\":\"%s\"", marker_keys[1], before);
+    snprintf(text + n, sizeof text - (size_t)n, "}\n");
+    DP_TRY(dp_model_dir_file(dir->path, marker, &path, err));
+    dp_status status = write_text(path, text, err);
+    dp_free(path);
+    return status;
+}
+
 void dp_model_dir_continue(dp_model_dir *dir, const dp_state_list *states, int chosen)
 {
     const char *name = states->names[chosen];
@@ -354,6 +369,15 @@ void dp_model_dir_continue(dp_model_dir *dir, const dp_state_list *states, int c
     for (int i = chosen + 1; i < states->count && !*dir->kept[1]; i++)
         if (step_of(states->names[i]) < step_of(name))
             snprintf(dir->kept[1], DP_STATE_NAME_SIZE, "%s", states->names[i]);
+    dir->misnamed = chosen > 0 || states->fault.status != DP_OK;
+}
+
+dp_status dp_model_dir_repair(dp_model_dir *dir, dp_error *err)
+{
+    if (dir->misnamed)
+        DP_TRY(write_marker(dir, dir->kept[0], dir->kept[1], err));
+    dir->misnamed = false;
+    return DP_OK;
 }
 
 static dp_status find_obstacle(const char *dir, const char *name, const visitor *v, dp_error *err)
@@ -370,17 +394,9 @@ dp_status dp_model_dir_obstacle(const dp_model_dir *dir, char **out, dp_error *e
 
 dp_status dp_model_dir_complete(dp_model_dir *dir, const char *state_name, dp_error *err)
 {
-    char *path, text[DP_KEPT_STATES * (DP_STATE_NAME_SIZE + 32)];
     /* The end of an epoch may write its last step's state a second time. */
     const char *before = dir->kept[strcmp(dir->kept[0], state_name) == 0];
-    int n = snprintf(text, sizeof text, "{\"%s\":\"%s\"", marker_keys[0], state_name);
-    if (*before)
-        n += snprintf(text + n, sizeof text - (size_t)n, ",\"%s\":\"%s\"", marker_keys[1], before);
-    snprintf(text + n, sizeof text - (size_t)n, "}\n");
-    DP_TRY(dp_model_dir_file(dir->path, marker, &path, err));
-    dp_status status = write_text(path, text, err);
-    dp_free(path);
-    DP_TRY(status);
+    DP_TRY(write_marker(dir, state_name, before, err));
     memmove(dir->kept[1], before, DP_STATE_NAME_SIZE);
     snprintf(dir->kept[0], DP_STATE_NAME_SIZE, "%s", state_name);
     return visit(dir->path, &(visitor){.each = remove_old_state, .kept = {dir->kept[0], dir->kept[1]}}, err);

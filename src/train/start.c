@@ -86,6 +86,18 @@ static void add_loss(losses *l, const char *reason)
         snprintf(l->text + used, sizeof l->text - used, "%s%s", used ? "; " : "", reason);
 }
 
+static void warn_of_losses(const dp_trainer *t, const char *lost, const char *directory, const char *chosen)
+{
+    if (dp_trainer_is_finished(t))
+        dp_trainer_warn(t, "%s; '%s/%s' is the newest sound state%s", lost, directory, chosen,
+                        t->config->model_dir ? ": resume.json is written anew" : "");
+    else
+        dp_trainer_warn(t,
+                        "%s; continuing after step %lld, from '%s/%s', the newest sound state: what was "
+                        "trained after it is trained again",
+                        lost, (long long)t->state.step, directory, chosen);
+}
+
 /* The first state of the list that is not damaged. */
 static dp_status read_states(dp_trainer *t, const char *directory, const dp_state_list *states, dp_error *err)
 {
@@ -103,14 +115,13 @@ static dp_status read_states(dp_trainer *t, const char *directory, const dp_stat
     }
     if (chosen == states->count)
         return dp_fail(err, DP_ERROR_IO, "%s; --overwrite starts afresh", lost.text);
-    if (*lost.text)
-        dp_trainer_warn(t,
-                        "%s; continuing after step %lld, from '%s/%s', the newest sound state: what was "
-                        "trained after it is trained again",
-                        lost.text, (long long)t->state.step, directory, states->names[chosen]);
     if (!t->elsewhere)
         dp_model_dir_continue(&t->dir, states, chosen);
-    return dp_strdup(directory, &t->resumed_from, err);
+    DP_TRY(dp_strdup(directory, &t->resumed_from, err));
+    t->has_reached_limit = t->config->max_steps > 0 && t->state.step >= t->config->max_steps;
+    if (*lost.text)
+        warn_of_losses(t, lost.text, directory, states->names[chosen]);
+    return DP_OK;
 }
 
 static dp_status load_init(dp_trainer *t, dp_error *err)
@@ -178,7 +189,6 @@ dp_status dp_trainer_locate(dp_trainer *t, dp_error *err)
     dp_state_list_clear(&states);
     DP_TRY(status);
     t->is_saved = t->resumed_from && !t->elsewhere;
-    t->has_reached_limit = c->max_steps > 0 && t->state.step >= c->max_steps;
     t->state.last.epochs = c->epochs;
     memcpy(t->samples_before, t->state.device_samples, sizeof t->samples_before);
     if (c->report && !t->log_path)
@@ -248,11 +258,9 @@ static dp_status move_log_aside(const dp_trainer *t, dp_error *err)
     return DP_OK;
 }
 
-dp_status dp_trainer_settle_log(const dp_trainer *t, dp_error *err)
+static dp_status settle_log(const dp_trainer *t, dp_error *err)
 {
     dp_log_kind kind;
-    if (!t->log_path || !t->resumed_from || t->elsewhere)
-        return DP_OK;
     DP_TRY(dp_log_recognize(t->log_path, &t->state.log, &kind, err));
     if (kind == DP_LOG_FOREIGN)
         return move_log_aside(t, err);
@@ -279,13 +287,23 @@ static dp_status move_obstacles(const dp_trainer *t, dp_error *err)
     }
 }
 
+dp_status dp_trainer_settle(dp_trainer *t, dp_error *err)
+{
+    if (!t->resumed_from || t->elsewhere)
+        return DP_OK;
+    if (t->log_path)
+        DP_TRY(settle_log(t, err));
+    if (!t->config->model_dir)
+        return DP_OK;
+    DP_TRY(move_obstacles(t, err));
+    return dp_model_dir_repair(&t->dir, err);
+}
+
 /* Nothing of an earlier run is touched before all else is known to be well. */
 static dp_status open_files(dp_trainer *t, dp_error *err)
 {
     bool continues = t->resumed_from && !t->elsewhere;
-    DP_TRY(dp_trainer_settle_log(t, err));
-    if (t->config->model_dir && continues)
-        DP_TRY(move_obstacles(t, err));
+    DP_TRY(dp_trainer_settle(t, err));
     if (t->log_path)
         DP_TRY(dp_log_open(t->log_path, &t->log, err));
     if (t->config->model_dir && !continues)

@@ -186,6 +186,7 @@ typedef struct dp_model_dir {
     bool created; /* it was not there before */
     /* The newest state that was read or written whole, and the one before it; "": none. */
     char kept[DP_KEPT_STATES][DP_STATE_NAME_SIZE];
+    bool misnamed; /* the marker does not call kept[0] complete */
 } dp_model_dir;
 
 /* Makes the directory, locks it (one run at a time) and removes what killed runs left half written. */
@@ -207,6 +208,9 @@ dp_status dp_model_dir_states(const char *dir, dp_state_list *out, dp_error *err
 void dp_state_list_clear(dp_state_list *list);
 /* Says from which of its states the run continues: those before it in the list are damaged. */
 void dp_model_dir_continue(dp_model_dir *dir, const dp_state_list *states, int chosen);
+/* After dp_model_dir_continue: writes the marker anew if it is damaged or calls another state complete, so
+ * that the next run goes straight to this one. No state is removed. */
+dp_status dp_model_dir_repair(dp_model_dir *dir, dp_error *err);
 /* The path of something that is in the place of a state or of the marker and is no file; NULL: there is none.
  * Owner: the caller. */
 dp_status dp_model_dir_obstacle(const dp_model_dir *dir, char **out, dp_error *err);

@@ -291,6 +291,65 @@ START_TEST(a_run_continues_from_whatever_is_sound)
 }
 END_TEST
 
+/* A finished run has nothing to write that would replace what is damaged: it says so once. */
+START_TEST(a_finished_run_mends_its_marker)
+{
+    static const struct {
+        int steps; /* of the state that is found */
+        const char *said, *moved;
+    } cases[] = {
+        {8, "'model/resume.json' is corrupt: it names no checkpoint", NULL},
+        {8, "cannot read 'model/resume.json': No such file or directory", NULL},
+        {8, "cannot read 'model/resume.json': it is a directory", "model/resume.json"},
+        {4,
+         "cannot continue from 'model/resume_state_8.safetensors': its bytes are not those that were written",
+         NULL},
+        {4, "cannot read 'model/resume_state_8.safetensors': it is not a regular file",
+         "model/resume_state_8.safetensors"},
+    };
+    const char *moved = cases[_i].moved;
+    char want[1024], line[256];
+    assert_succeeds(dptrain(RUN "--model-dir whole"));
+    assert_succeeds(dptrain(RUN));
+    if (_i == 0)
+        ck_assert_int_eq(truncate("model/resume.json", 10), 0);
+    else if (_i == 3)
+        flip("model/resume_state_8.safetensors", -5);
+    else
+        ck_assert_int_eq(unlink(moved ? moved : "model/resume.json"), 0);
+    if (moved)
+        ck_assert_int_eq(_i == 2 ? mkdir(moved, 0777) : mkfifo(moved, 0666), 0);
+    int n =
+        snprintf(want, sizeof want,
+                 "warning: %s; 'model/resume_state_%d.safetensors' is the newest sound state: resume.json is "
+                 "written anew\n",
+                 cases[_i].said, cases[_i].steps);
+    if (moved)
+        snprintf(want + n, sizeof want - (size_t)n,
+                 "warning: '%s' was in the way of a state: it was moved to '%s.aside-1'\n", moved, moved);
+    /* what has four steps is finished with one epoch */
+    snprintf(line, sizeof line, RUN "--n-epoch %d --save final", cases[_i].steps / 4);
+    const run *r = dptrain("%s", line);
+    assert_succeeds(r);
+    ck_assert_str_eq(r->err, want);
+    r = dptrain("%s", line);
+    assert_succeeds(r);
+    ck_assert_str_eq(r->err, "");
+    r = dptrain("train --model linear --data synthetic:64 --batch-size 8 --accumulation-steps 2 --n-epoch %d "
+                "--lr 0.01 --optimizer adamw",
+                cases[_i].steps / 4);
+    assert_succeeds(r);
+    assert_contains(r->err, "the run in 'model' is finished: ");
+    assert_lacks(r->err, "warning");
+    /* and it can go on */
+    assert_succeeds(dptrain(RUN "--model-dir whole --n-epoch 3"));
+    r = dptrain(RUN "--n-epoch 3");
+    assert_succeeds(r);
+    ck_assert_str_eq(r->err, "");
+    assert_same_runs("whole", "model", 3);
+}
+END_TEST
+
 /* A file that may not be read is not lost: going back to an older state would lose what it holds. */
 START_TEST(a_state_that_may_not_be_read_is_no_damage)
 {
@@ -323,6 +382,7 @@ TCase *resume_damage_case(void)
     tcase_add_test(c, other_settings_are_refused_whatever_is_damaged);
     tcase_add_test(c, two_corrupt_states_are_an_error);
     tcase_add_loop_test(c, a_run_continues_from_whatever_is_sound, 0, 6);
+    tcase_add_loop_test(c, a_finished_run_mends_its_marker, 0, 5);
     tcase_add_loop_test(c, a_state_that_may_not_be_read_is_no_damage, 0, 2);
     return c;
 }
