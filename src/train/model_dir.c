@@ -25,8 +25,7 @@
 
 static const char marker[] = "resume.json", lock_name[] = ".lock";
 static const char *const marker_keys[DP_KEPT_STATES] = {"complete", "previous"};
-static const char state_pattern[] = "resume_state_*.safetensors",
-                  epoch_pattern[] = "model_epoch_*.safetensors", best_name[] = "model_best.safetensors";
+static const char epoch_pattern[] = "model_epoch_*.safetensors", best_name[] = "model_best.safetensors";
 
 dp_status dp_model_dir_file(const char *dir, const char *name, char **out, dp_error *err)
 {
@@ -105,13 +104,13 @@ static dp_status remove_half_written(const char *dir, const char *name, const vi
 static dp_status remove_checkpoint(const char *dir, const char *name, const visitor *v, dp_error *err)
 {
     (void)v;
-    bool ours = matches(state_pattern, name) || matches(epoch_pattern, name) || strcmp(name, best_name) == 0;
+    bool ours = step_of(name) >= 0 || matches(epoch_pattern, name) || strcmp(name, best_name) == 0;
     return ours ? remove_file(dir, name, err) : DP_OK;
 }
 
 static dp_status remove_old_state(const char *dir, const char *name, const visitor *v, dp_error *err)
 {
-    bool old = matches(state_pattern, name);
+    bool old = step_of(name) >= 0;
     for (int i = 0; i < DP_KEPT_STATES; i++)
         old = old && strcmp(name, v->kept[i]) != 0;
     return old ? remove_file(dir, name, err) : DP_OK;
@@ -158,7 +157,8 @@ static dp_status check_checkpoint(const char *dir, const char *name, const visit
     return ours ? check_file(dir, name, err) : DP_OK;
 }
 
-/* What is in the place of a state may be why the run continues from another: see dp_model_dir_continue. */
+/* What is in the place of a state may be why the run continues from another, or starts afresh: see
+ * dp_model_dir_obstacle. */
 static dp_status check_state(const char *dir, const char *name, const visitor *v, dp_error *err)
 {
     (void)v;
@@ -229,8 +229,10 @@ void dp_model_dir_close(dp_model_dir *dir)
 
 dp_status dp_model_dir_check_fresh(const dp_model_dir *dir, bool overwrite, dp_error *err)
 {
+    if (overwrite)
+        return DP_OK;
     DP_TRY(visit(dir->path, &(visitor){.each = check_state}, err));
-    return overwrite ? DP_OK : visit(dir->path, &(visitor){.each = refuse_checkpoint}, err);
+    return visit(dir->path, &(visitor){.each = refuse_checkpoint}, err);
 }
 
 /* ---- states ---- */
