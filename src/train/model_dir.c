@@ -17,11 +17,16 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/memory.h"
+#include "base/thread.h"
 #include "io/file.h"
 #include "train/train.h"
+
+enum { LOCK_WAIT_S = 2, LOCK_PAUSE_MS = 20 };
 
 static const char marker[] = "resume.json", lock_name[] = ".lock";
 static const char *const marker_keys[DP_KEPT_STATES] = {"complete", "previous"};
@@ -166,22 +171,52 @@ static dp_status check_state(const char *dir, const char *name, const visitor *v
     return ours ? check_file(dir, name, err) : DP_OK;
 }
 
+/* Without waiting. What is locked is still DIR/.lock: a run that wrote nothing takes its file and directory
+ * with it. */
+static dp_status try_lock(dp_model_dir *dir, const char *path, bool *taken, dp_error *err)
+{
+    struct stat st;
+    *taken = false;
+    DP_TRY(dp_make_directories(dir->path, err));
+    if (dir->lock < 0)
+        dir->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (dir->lock < 0)
+        return dp_fail(err, DP_ERROR_IO,
+                       "cannot write '%s': %s; --model-dir needs a directory that can be written", path,
+                       strerror(errno));
+    bool locked = flock(dir->lock, LOCK_EX | LOCK_NB) == 0;
+    if ((!locked && errno != EWOULDBLOCK) || fstat(dir->lock, &st) != 0)
+        return dp_fail(err, DP_ERROR_IO, "cannot lock '%s': %s", path, strerror(errno));
+    if (st.st_nlink > 0) {
+        *taken = locked;
+        return DP_OK;
+    }
+    close(dir->lock);
+    dir->lock = -1;
+    return DP_OK;
+}
+
+/* A supervisor starts a run anew as soon as it has killed it; but a process that was killed keeps its lock
+ * until the memory it had is taken down. */
 static dp_status lock(dp_model_dir *dir, dp_error *err)
 {
+    static const struct timespec pause = {.tv_nsec = LOCK_PAUSE_MS * 1000000L};
+    const double deadline = dp_now() + LOCK_WAIT_S;
+    bool taken;
     char *path;
     DP_TRY(dp_model_dir_file(dir->path, lock_name, &path, err));
-    dp_status status = DP_OK;
-    dir->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (dir->lock < 0)
+    dp_status status = try_lock(dir, path, &taken, err);
+    while (status == DP_OK && !taken && dp_now() < deadline) {
+        nanosleep(&pause, NULL);
+        status = try_lock(dir, path, &taken, err);
+    }
+    if (status == DP_OK && !taken)
         status = dp_fail(err, DP_ERROR_IO,
-                         "cannot write '%s': %s; --model-dir needs a directory that can be written", path,
-                         strerror(errno));
-    else if (flock(dir->lock, LOCK_EX | LOCK_NB) != 0)
-        status =
-            errno == EWOULDBLOCK
-                ? dp_fail(err, DP_ERROR_IO,
-                          "another run is using '%s'; wait for it or choose another --model-dir", dir->path)
-                : dp_fail(err, DP_ERROR_IO, "cannot lock '%s': %s", path, strerror(errno));
+                         "another run is using '%s'; wait for it or choose another --model-dir", dir->path);
+    if (status != DP_OK && dir->lock >= 0) {
+        close(dir->lock);
+        dir->lock = -1;
+    }
     dp_free(path);
     return status;
 }
@@ -189,7 +224,6 @@ static dp_status lock(dp_model_dir *dir, dp_error *err)
 dp_status dp_model_dir_open(const char *path, dp_model_dir *out, dp_error *err)
 {
     *out = (dp_model_dir){.lock = -1, .created = !dp_file_exists(path)};
-    DP_TRY(dp_make_directories(path, err));
     DP_TRY(dp_strdup(path, &out->path, err));
     dp_status status = lock(out, err);
     if (status == DP_OK)

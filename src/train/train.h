@@ -189,7 +189,8 @@ typedef struct dp_model_dir {
     bool misnamed; /* the marker does not call kept[0] complete */
 } dp_model_dir;
 
-/* Makes the directory, locks it (one run at a time) and removes what killed runs left half written. */
+/* Makes the directory, locks it (one run at a time: DP_ERROR_IO if another one has it for two more seconds)
+ * and removes what killed runs left half written. */
 dp_status dp_model_dir_open(const char *path, dp_model_dir *out, dp_error *err);
 void dp_model_dir_close(dp_model_dir *dir);
 /* DIR/name; owner: the caller. */
