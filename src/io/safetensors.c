@@ -238,6 +238,14 @@ static dp_status header_length(const unsigned char *bytes, size_t size, size_t *
     return DP_OK;
 }
 
+bool dp_safetensors_recognises(const void *bytes, size_t size)
+{
+    const char *text = bytes;
+    size_t length;
+    return size > LENGTH_BYTES && text[LENGTH_BYTES] == '{' &&
+           header_length(bytes, SIZE_MAX, &length, NULL) == DP_OK;
+}
+
 static dp_status too_short(size_t size, dp_error *err)
 {
     return dp_fail(err, DP_ERROR_IO, "not a safetensors file: %zu byte%s long", size, size == 1 ? "" : "s");

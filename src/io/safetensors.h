@@ -18,6 +18,8 @@ typedef struct dp_metadata {
 
 typedef struct dp_safetensors dp_safetensors;
 
+/* Do the bytes begin like a safetensors file, whole or cut off? */
+bool dp_safetensors_recognises(const void *bytes, size_t size);
 /* Reads and checks the file. DP_ERROR_IO with the file's name and what is wrong. Owner: the caller. */
 dp_status dp_safetensors_open(const char *path, dp_safetensors **out, dp_error *err);
 /* Reads and checks the header alone; contents stay in the file (which may be larger than memory) and are to

@@ -19,6 +19,12 @@ dp_status dp_weights_file_open(const char *path, dp_weights_file **out, dp_error
     dp_status status = dp_file_read(path, &file->bytes, &size, err);
     if (status == DP_OK && dp_torch_recognises(file->bytes, size))
         status = dp_torch_parse(file->bytes, size, path, &file->torch, err);
+    else if (status == DP_OK && !dp_safetensors_recognises(file->bytes, size))
+        status = dp_fail(
+            err, DP_ERROR_IO,
+            "cannot read '%s': neither a PyTorch file (it begins like no zip archive and no pickle) nor "
+            "a safetensors file (it begins with no length and header)",
+            path);
     else if (status == DP_OK)
         status = dp_safetensors_parse(file->bytes, size, path, &file->safetensors, err);
     if (status != DP_OK) {

@@ -17,16 +17,20 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/memory.h"
+#include "base/thread.h"
 #include "io/file.h"
 #include "train/train.h"
 
+enum { LOCK_WAIT_S = 2, LOCK_PAUSE_MS = 20 };
+
 static const char marker[] = "resume.json", lock_name[] = ".lock";
 static const char *const marker_keys[DP_KEPT_STATES] = {"complete", "previous"};
-static const char state_pattern[] = "resume_state_*.safetensors",
-                  epoch_pattern[] = "model_epoch_*.safetensors", best_name[] = "model_best.safetensors";
+static const char epoch_pattern[] = "model_epoch_*.safetensors", best_name[] = "model_best.safetensors";
 
 dp_status dp_model_dir_file(const char *dir, const char *name, char **out, dp_error *err)
 {
@@ -105,13 +109,13 @@ static dp_status remove_half_written(const char *dir, const char *name, const vi
 static dp_status remove_checkpoint(const char *dir, const char *name, const visitor *v, dp_error *err)
 {
     (void)v;
-    bool ours = matches(state_pattern, name) || matches(epoch_pattern, name) || strcmp(name, best_name) == 0;
+    bool ours = step_of(name) >= 0 || matches(epoch_pattern, name) || strcmp(name, best_name) == 0;
     return ours ? remove_file(dir, name, err) : DP_OK;
 }
 
 static dp_status remove_old_state(const char *dir, const char *name, const visitor *v, dp_error *err)
 {
-    bool old = matches(state_pattern, name);
+    bool old = step_of(name) >= 0;
     for (int i = 0; i < DP_KEPT_STATES; i++)
         old = old && strcmp(name, v->kept[i]) != 0;
     return old ? remove_file(dir, name, err) : DP_OK;
@@ -158,7 +162,8 @@ static dp_status check_checkpoint(const char *dir, const char *name, const visit
     return ours ? check_file(dir, name, err) : DP_OK;
 }
 
-/* What is in the place of a state may be why the run continues from another: see dp_model_dir_continue. */
+/* What is in the place of a state may be why the run continues from another, or starts afresh: see
+ * dp_model_dir_obstacle. */
 static dp_status check_state(const char *dir, const char *name, const visitor *v, dp_error *err)
 {
     (void)v;
@@ -166,22 +171,52 @@ static dp_status check_state(const char *dir, const char *name, const visitor *v
     return ours ? check_file(dir, name, err) : DP_OK;
 }
 
+/* Without waiting. What is locked is still DIR/.lock: a run that wrote nothing takes its file and directory
+ * with it. */
+static dp_status try_lock(dp_model_dir *dir, const char *path, bool *taken, dp_error *err)
+{
+    struct stat st;
+    *taken = false;
+    DP_TRY(dp_make_directories(dir->path, err));
+    if (dir->lock < 0)
+        dir->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (dir->lock < 0)
+        return dp_fail(err, DP_ERROR_IO,
+                       "cannot write '%s': %s; --model-dir needs a directory that can be written", path,
+                       strerror(errno));
+    bool locked = flock(dir->lock, LOCK_EX | LOCK_NB) == 0;
+    if ((!locked && errno != EWOULDBLOCK) || fstat(dir->lock, &st) != 0)
+        return dp_fail(err, DP_ERROR_IO, "cannot lock '%s': %s", path, strerror(errno));
+    if (st.st_nlink > 0) {
+        *taken = locked;
+        return DP_OK;
+    }
+    close(dir->lock);
+    dir->lock = -1;
+    return DP_OK;
+}
+
+/* A supervisor starts a run anew as soon as it has killed it; but a process that was killed keeps its lock
+ * until the memory it had is taken down. */
 static dp_status lock(dp_model_dir *dir, dp_error *err)
 {
+    static const struct timespec pause = {.tv_nsec = LOCK_PAUSE_MS * 1000000L};
+    const double deadline = dp_now() + LOCK_WAIT_S;
+    bool taken;
     char *path;
     DP_TRY(dp_model_dir_file(dir->path, lock_name, &path, err));
-    dp_status status = DP_OK;
-    dir->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (dir->lock < 0)
+    dp_status status = try_lock(dir, path, &taken, err);
+    while (status == DP_OK && !taken && dp_now() < deadline) {
+        nanosleep(&pause, NULL);
+        status = try_lock(dir, path, &taken, err);
+    }
+    if (status == DP_OK && !taken)
         status = dp_fail(err, DP_ERROR_IO,
-                         "cannot write '%s': %s; --model-dir needs a directory that can be written", path,
-                         strerror(errno));
-    else if (flock(dir->lock, LOCK_EX | LOCK_NB) != 0)
-        status =
-            errno == EWOULDBLOCK
-                ? dp_fail(err, DP_ERROR_IO,
-                          "another run is using '%s'; wait for it or choose another --model-dir", dir->path)
-                : dp_fail(err, DP_ERROR_IO, "cannot lock '%s': %s", path, strerror(errno));
+                         "another run is using '%s'; wait for it or choose another --model-dir", dir->path);
+    if (status != DP_OK && dir->lock >= 0) {
+        close(dir->lock);
+        dir->lock = -1;
+    }
     dp_free(path);
     return status;
 }
@@ -189,7 +224,6 @@ static dp_status lock(dp_model_dir *dir, dp_error *err)
 dp_status dp_model_dir_open(const char *path, dp_model_dir *out, dp_error *err)
 {
     *out = (dp_model_dir){.lock = -1, .created = !dp_file_exists(path)};
-    DP_TRY(dp_make_directories(path, err));
     DP_TRY(dp_strdup(path, &out->path, err));
     dp_status status = lock(out, err);
     if (status == DP_OK)
@@ -229,8 +263,10 @@ void dp_model_dir_close(dp_model_dir *dir)
 
 dp_status dp_model_dir_check_fresh(const dp_model_dir *dir, bool overwrite, dp_error *err)
 {
+    if (overwrite)
+        return DP_OK;
     DP_TRY(visit(dir->path, &(visitor){.each = check_state}, err));
-    return overwrite ? DP_OK : visit(dir->path, &(visitor){.each = refuse_checkpoint}, err);
+    return visit(dir->path, &(visitor){.each = refuse_checkpoint}, err);
 }
 
 /* ---- states ---- */
@@ -346,6 +382,21 @@ static dp_status write_text(const char *path, const char *text, dp_error *err)
     return status;
 }
 
+/* before: the name of the state before, "": none. */
+static dp_status write_marker(const dp_model_dir *dir, const char *complete, const char *before,
+                              dp_error *err)
+{
+    char *path, text[DP_KEPT_STATES * (DP_STATE_NAME_SIZE + 32)];
+    int n = snprintf(text, sizeof text, "{\"%s\":\"%s\"", marker_keys[0], complete);
+    if (*before)
+        n += snprintf(text + n, sizeof text - (size_t)n, ",\"%s\":\"%s\"", marker_keys[1], before);
+    snprintf(text + n, sizeof text - (size_t)n, "}\n");
+    DP_TRY(dp_model_dir_file(dir->path, marker, &path, err));
+    dp_status status = write_text(path, text, err);
+    dp_free(path);
+    return status;
+}
+
 void dp_model_dir_continue(dp_model_dir *dir, const dp_state_list *states, int chosen)
 {
     const char *name = states->names[chosen];
@@ -354,6 +405,15 @@ void dp_model_dir_continue(dp_model_dir *dir, const dp_state_list *states, int c
     for (int i = chosen + 1; i < states->count && !*dir->kept[1]; i++)
         if (step_of(states->names[i]) < step_of(name))
             snprintf(dir->kept[1], DP_STATE_NAME_SIZE, "%s", states->names[i]);
+    dir->misnamed = chosen > 0 || states->fault.status != DP_OK;
+}
+
+dp_status dp_model_dir_repair(dp_model_dir *dir, dp_error *err)
+{
+    if (dir->misnamed)
+        DP_TRY(write_marker(dir, dir->kept[0], dir->kept[1], err));
+    dir->misnamed = false;
+    return DP_OK;
 }
 
 static dp_status find_obstacle(const char *dir, const char *name, const visitor *v, dp_error *err)
@@ -370,17 +430,9 @@ dp_status dp_model_dir_obstacle(const dp_model_dir *dir, char **out, dp_error *e
 
 dp_status dp_model_dir_complete(dp_model_dir *dir, const char *state_name, dp_error *err)
 {
-    char *path, text[DP_KEPT_STATES * (DP_STATE_NAME_SIZE + 32)];
     /* The end of an epoch may write its last step's state a second time. */
     const char *before = dir->kept[strcmp(dir->kept[0], state_name) == 0];
-    int n = snprintf(text, sizeof text, "{\"%s\":\"%s\"", marker_keys[0], state_name);
-    if (*before)
-        n += snprintf(text + n, sizeof text - (size_t)n, ",\"%s\":\"%s\"", marker_keys[1], before);
-    snprintf(text + n, sizeof text - (size_t)n, "}\n");
-    DP_TRY(dp_model_dir_file(dir->path, marker, &path, err));
-    dp_status status = write_text(path, text, err);
-    dp_free(path);
-    DP_TRY(status);
+    DP_TRY(write_marker(dir, state_name, before, err));
     memmove(dir->kept[1], before, DP_STATE_NAME_SIZE);
     snprintf(dir->kept[0], DP_STATE_NAME_SIZE, "%s", state_name);
     return visit(dir->path, &(visitor){.each = remove_old_state, .kept = {dir->kept[0], dir->kept[1]}}, err);

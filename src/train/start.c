@@ -46,6 +46,26 @@ static bool same_directory(const char *a, const char *b)
     return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
+/* What cannot be continued from, and why, as far as a line has room. */
+typedef struct losses {
+    char text[1400];
+} losses;
+
+static void add_loss(losses *l, const char *reason)
+{
+    size_t used = strlen(l->text);
+    if (used + strlen(reason) + sizeof "; " <= sizeof l->text)
+        snprintf(l->text + used, sizeof l->text - used, "%s%s", used ? "; " : "", reason);
+}
+
+/* Nothing is sound. What is advised starts afresh whatever --resume was. */
+static dp_status fail_unsound(const dp_trainer *t, const char *directory, const char *lost, dp_error *err)
+{
+    const char *own = t->config->model_dir;
+    bool here = own && same_directory(directory, own);
+    return dp_fail(err, DP_ERROR_IO, "%s; --resume never%s starts afresh", lost, here ? " --overwrite" : "");
+}
+
 /* The states that the run may continue from, and their directory. */
 static dp_status choose_states(dp_trainer *t, const char **directory, dp_state_list *states, dp_error *err)
 {
@@ -53,9 +73,12 @@ static dp_status choose_states(dp_trainer *t, const char **directory, dp_state_l
     *directory = c->resume == DP_RESUME_FROM ? c->resume_from : c->model_dir;
     if (c->resume != DP_RESUME_NEVER && *directory)
         DP_TRY(dp_model_dir_states(*directory, states, err));
-    if (states->count == 0 && states->fault.status != DP_OK)
-        return dp_fail(err, DP_ERROR_IO, "%s, and no state lies beside it; --overwrite starts afresh",
-                       states->fault.message);
+    if (states->count == 0 && states->fault.status != DP_OK) {
+        losses lost = {""};
+        add_loss(&lost, states->fault.message);
+        add_loss(&lost, "no state lies beside it");
+        return fail_unsound(t, *directory, lost.text, err);
+    }
     if (c->resume == DP_RESUME_FROM && states->count == 0)
         return dp_fail(err, DP_ERROR_IO, "'%s' holds no checkpoint that a run can continue from", *directory);
     t->elsewhere = states->count > 0 && c->model_dir && !same_directory(*directory, c->model_dir);
@@ -74,16 +97,16 @@ static dp_status read_state(dp_trainer *t, const char *directory, const char *na
     return dp_settings_compare(&t->file.settings, &t->settings, directory, err);
 }
 
-/* What cannot be continued from, and why, as far as a line has room. */
-typedef struct losses {
-    char text[1400];
-} losses;
-
-static void add_loss(losses *l, const char *reason)
+static void warn_of_losses(const dp_trainer *t, const char *lost, const char *directory, const char *chosen)
 {
-    size_t used = strlen(l->text);
-    if (used + strlen(reason) + sizeof "; " <= sizeof l->text)
-        snprintf(l->text + used, sizeof l->text - used, "%s%s", used ? "; " : "", reason);
+    if (dp_trainer_is_finished(t))
+        dp_trainer_warn(t, "%s; '%s/%s' is the newest sound state%s", lost, directory, chosen,
+                        t->config->model_dir ? ": resume.json is written anew" : "");
+    else
+        dp_trainer_warn(t,
+                        "%s; continuing after step %lld, from '%s/%s', the newest sound state: what was "
+                        "trained after it is trained again",
+                        lost, (long long)t->state.step, directory, chosen);
 }
 
 /* The first state of the list that is not damaged. */
@@ -102,15 +125,14 @@ static dp_status read_states(dp_trainer *t, const char *directory, const dp_stat
         add_loss(&lost, one.message);
     }
     if (chosen == states->count)
-        return dp_fail(err, DP_ERROR_IO, "%s; --overwrite starts afresh", lost.text);
-    if (*lost.text)
-        dp_trainer_warn(t,
-                        "%s; continuing after step %lld, from '%s/%s', the newest sound state: what was "
-                        "trained after it is trained again",
-                        lost.text, (long long)t->state.step, directory, states->names[chosen]);
+        return fail_unsound(t, directory, lost.text, err);
     if (!t->elsewhere)
         dp_model_dir_continue(&t->dir, states, chosen);
-    return dp_strdup(directory, &t->resumed_from, err);
+    DP_TRY(dp_strdup(directory, &t->resumed_from, err));
+    t->has_reached_limit = t->config->max_steps > 0 && t->state.step >= t->config->max_steps;
+    if (*lost.text)
+        warn_of_losses(t, lost.text, directory, states->names[chosen]);
+    return DP_OK;
 }
 
 static dp_status load_init(dp_trainer *t, dp_error *err)
@@ -178,7 +200,6 @@ dp_status dp_trainer_locate(dp_trainer *t, dp_error *err)
     dp_state_list_clear(&states);
     DP_TRY(status);
     t->is_saved = t->resumed_from && !t->elsewhere;
-    t->has_reached_limit = c->max_steps > 0 && t->state.step >= c->max_steps;
     t->state.last.epochs = c->epochs;
     memcpy(t->samples_before, t->state.device_samples, sizeof t->samples_before);
     if (c->report && !t->log_path)
@@ -248,11 +269,9 @@ static dp_status move_log_aside(const dp_trainer *t, dp_error *err)
     return DP_OK;
 }
 
-dp_status dp_trainer_settle_log(const dp_trainer *t, dp_error *err)
+static dp_status settle_log(const dp_trainer *t, dp_error *err)
 {
     dp_log_kind kind;
-    if (!t->log_path || !t->resumed_from || t->elsewhere)
-        return DP_OK;
     DP_TRY(dp_log_recognize(t->log_path, &t->state.log, &kind, err));
     if (kind == DP_LOG_FOREIGN)
         return move_log_aside(t, err);
@@ -262,7 +281,8 @@ dp_status dp_trainer_settle_log(const dp_trainer *t, dp_error *err)
     return DP_OK;
 }
 
-/* What was no file, and why the run may continue from an older state, would be in the way of the next. */
+/* What was no file, and why the run may continue from an older state or start afresh, would be in the way of
+ * the next. */
 static dp_status move_obstacles(const dp_trainer *t, dp_error *err)
 {
     char *path, *aside;
@@ -279,17 +299,29 @@ static dp_status move_obstacles(const dp_trainer *t, dp_error *err)
     }
 }
 
+dp_status dp_trainer_settle(dp_trainer *t, dp_error *err)
+{
+    if (!t->resumed_from || t->elsewhere)
+        return DP_OK;
+    if (t->log_path)
+        DP_TRY(settle_log(t, err));
+    if (!t->config->model_dir)
+        return DP_OK;
+    DP_TRY(move_obstacles(t, err));
+    return dp_model_dir_repair(&t->dir, err);
+}
+
 /* Nothing of an earlier run is touched before all else is known to be well. */
 static dp_status open_files(dp_trainer *t, dp_error *err)
 {
     bool continues = t->resumed_from && !t->elsewhere;
-    DP_TRY(dp_trainer_settle_log(t, err));
-    if (t->config->model_dir && continues)
-        DP_TRY(move_obstacles(t, err));
+    DP_TRY(dp_trainer_settle(t, err));
     if (t->log_path)
         DP_TRY(dp_log_open(t->log_path, &t->log, err));
-    if (t->config->model_dir && !continues)
+    if (t->config->model_dir && !continues) {
+        DP_TRY(move_obstacles(t, err));
         DP_TRY(dp_model_dir_clear(&t->dir, err));
+    }
     DP_TRY(dp_log_begin(t->log, continues ? &t->state.log : NULL, err));
     if (!t->config->model_dir)
         return DP_OK;

@@ -187,9 +187,11 @@ typedef struct dp_model_dir {
     bool created; /* it was not there before */
     /* The newest state that was read or written whole, and the one before it; "": none. */
     char kept[DP_KEPT_STATES][DP_STATE_NAME_SIZE];
+    bool misnamed; /* the marker does not call kept[0] complete */
 } dp_model_dir;
 
-/* Makes the directory, locks it (one run at a time) and removes what killed runs left half written. */
+/* Makes the directory, locks it (one run at a time: DP_ERROR_IO if another one has it for two more seconds)
+ * and removes what killed runs left half written. */
 dp_status dp_model_dir_open(const char *path, dp_model_dir *out, dp_error *err);
 void dp_model_dir_close(dp_model_dir *dir);
 /* DIR/name; owner: the caller. */
@@ -208,13 +210,17 @@ dp_status dp_model_dir_states(const char *dir, dp_state_list *out, dp_error *err
 void dp_state_list_clear(dp_state_list *list);
 /* Says from which of its states the run continues: those before it in the list are damaged. */
 void dp_model_dir_continue(dp_model_dir *dir, const dp_state_list *states, int chosen);
+/* After dp_model_dir_continue: writes the marker anew if it is damaged or calls another state complete, so
+ * that the next run goes straight to this one. No state is removed. */
+dp_status dp_model_dir_repair(dp_model_dir *dir, dp_error *err);
 /* The path of something that is in the place of a state or of the marker and is no file; NULL: there is none.
  * Owner: the caller. */
 dp_status dp_model_dir_obstacle(const dp_model_dir *dir, char **out, dp_error *err);
-/* Before a run starts afresh: DP_ERROR_IO if something is in the way of its files, DP_ERROR_USAGE if the
- * directory holds a checkpoint that is not to be overwritten. */
+/* Before a run starts afresh, unless it may overwrite what lies there: DP_ERROR_IO if something is in the way
+ * of its states, DP_ERROR_USAGE if the directory holds a checkpoint. */
 dp_status dp_model_dir_check_fresh(const dp_model_dir *dir, bool overwrite, dp_error *err);
-/* Removes the checkpoints of an earlier run; one that has begun to go never counts again. */
+/* Removes the checkpoints of an earlier run, among which no obstacle may be; one that has begun to go never
+ * counts again. */
 dp_status dp_model_dir_clear(dp_model_dir *dir, dp_error *err);
 /* The name of the state after `step` steps. */
 void dp_run_state_name(int64_t step, char out[DP_STATE_NAME_SIZE]);

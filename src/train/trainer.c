@@ -279,7 +279,7 @@ static dp_status finish_again(dp_trainer *t, dp_error *err)
                     "the run in '%s' is finished: %lld whole epoch%s, %lld step%s; nothing is left to train",
                     t->resumed_from, (long long)s->epoch, dp_s(s->epoch), (long long)s->step, dp_s(s->step));
     DP_TRY(dp_run_file_read(&t->file, t->model, &t->tensors, err));
-    DP_TRY(dp_trainer_settle_log(t, err));
+    DP_TRY(dp_trainer_settle(t, err));
     DP_TRY(dp_trainer_export(t, err));
     DP_TRY(dp_trainer_save_final(t, err));
     t->summary->finished = true;

@@ -46,8 +46,9 @@ __attribute__((format(printf, 2, 3))) void dp_trainer_warn(const dp_trainer *t, 
 dp_status dp_trainer_locate(dp_trainer *t, dp_error *err);
 /* Nothing is left to do: neither epochs nor steps. */
 bool dp_trainer_is_finished(const dp_trainer *t);
-/* Before the log of a run that continues is written to: nothing in it that the run did not write is lost. */
-dp_status dp_trainer_settle_log(const dp_trainer *t, dp_error *err);
+/* Before a run that continues, or has nothing left to do, writes: what is in the way of its log or its states
+ * is moved aside, and resume.json names the state that it goes by. */
+dp_status dp_trainer_settle(dp_trainer *t, dp_error *err);
 /* Engine, loaders, files; tells the observer and the log. */
 dp_status dp_trainer_start(dp_trainer *t, dp_error *err);
 

@@ -124,6 +124,27 @@ START_TEST(nothing_in_a_pickle_is_executed)
 }
 END_TEST
 
+/* Whatever its name promises; a file that is cut off is still told to be one. */
+START_TEST(junk_is_said_to_be_neither)
+{
+    static const struct {
+        const char *bytes;
+        size_t size;
+    } junk[] = {{"", 0},
+                {"PK", 2},
+                {"neither of the two", 18},
+                {"\2\0\0\0\0\0\0\0[]", 10},
+                {"\377\377\377\377\377\377\377\377{", 9}};
+    for (size_t i = 0; i < sizeof junk / sizeof *junk; i++) {
+        write_bytes("junk.pt", junk[i].bytes, junk[i].size);
+        assert_fails(dptrain(STILL "--init junk.pt"), 1, "cannot read 'junk.pt': neither a PyTorch file (");
+        assert_fails(dptrain("convert junk.pt out.safetensors"), 1, ") nor a safetensors file (");
+    }
+    write_bytes("junk.pt", "\377\0\0\0\0\0\0\0{}", 10);
+    assert_fails(dptrain(STILL "--init junk.pt"), 1, "cannot read 'junk.pt': truncated: ");
+}
+END_TEST
+
 START_TEST(a_failed_conversion_leaves_the_old_file)
 {
     assert_succeeds(dptrain(STILL "--save a.safetensors"));
@@ -158,6 +179,7 @@ Suite *convert_suite(void)
     tcase_add_test(c, prefixed_names_are_understood);
     tcase_add_test(c, eval_needs_to_know_the_model);
     tcase_add_test(c, nothing_in_a_pickle_is_executed);
+    tcase_add_test(c, junk_is_said_to_be_neither);
     tcase_add_test(c, a_failed_conversion_leaves_the_old_file);
     suite_add_tcase(s, c);
     return s;

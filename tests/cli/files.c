@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "harness.h"
@@ -75,8 +76,36 @@ START_TEST(one_run_at_a_time_uses_a_directory)
     ck_assert_int_ge(lock, 0);
     ck_assert_int_eq(flock(lock, LOCK_EX), 0);
     assert_fails(dptrain(SMALL), 1, "another run is using 'model'");
+    /* a process that dies takes a moment to let go */
+    pid_t dying = fork();
+    if (dying == 0) {
+        usleep(500000);
+        _exit(0);
+    }
     close(lock);
     assert_succeeds(dptrain(SMALL));
+    ck_assert_int_eq(waitpid(dying, NULL, 0), dying);
+}
+END_TEST
+
+/* One that is refused, having made the directory, takes it and the lock's file with it. */
+START_TEST(a_lock_that_is_gone_is_made_anew)
+{
+    ck_assert_int_eq(mkdir("model", 0777), 0);
+    int lock = open("model/.lock", O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    ck_assert_int_ge(lock, 0);
+    ck_assert_int_eq(flock(lock, LOCK_EX), 0);
+    pid_t refused = fork();
+    if (refused == 0) {
+        usleep(500000);
+        _exit(unlink("model/.lock") != 0 || rmdir("model") != 0);
+    }
+    close(lock);
+    int status;
+    assert_succeeds(dptrain(SMALL));
+    ck_assert_int_eq(waitpid(refused, &status, 0), refused);
+    ck_assert_int_eq(status, 0);
+    ck_assert(file_exists("model/.lock"));
 }
 END_TEST
 
@@ -211,6 +240,7 @@ Suite *files_suite(void)
     tcase_add_test(c, the_best_is_that_of_the_lowest_validation_loss);
     tcase_add_test(c, a_directory_that_holds_checkpoints_is_not_overwritten_by_chance);
     tcase_add_test(c, one_run_at_a_time_uses_a_directory);
+    tcase_add_test(c, a_lock_that_is_gone_is_made_anew);
     tcase_add_test(c, a_directory_that_cannot_be_written_is_an_error);
     tcase_add_test(c, a_file_in_the_place_of_the_directory_is_an_error);
     tcase_add_test(c, a_full_disk_ends_the_run_and_spoils_no_checkpoint);

@@ -219,7 +219,7 @@ START_TEST(two_corrupt_states_are_an_error)
     assert_fails(dptrain(RUN), 1,
                  "cannot continue from 'model/resume_state_8.safetensors': its bytes are not those that were "
                  "written; cannot continue from 'model/resume_state_4.safetensors': its bytes are not those "
-                 "that were written; --overwrite starts afresh");
+                 "that were written; --resume never --overwrite starts afresh");
     ck_assert_int_eq(truncate("model/resume_state_8.safetensors", 3000), 0);
     assert_fails(dptrain(RUN), 1, "'model/resume_state_8.safetensors'");
     ck_assert_int_eq(unlink("model/resume_state_8.safetensors"), 0);
@@ -228,7 +228,7 @@ START_TEST(two_corrupt_states_are_an_error)
     assert_fails(dptrain(RUN), 1, "'model/resume.json' is corrupt");
     assert_fails(dptrain(RUN), 1, "it names no checkpoint; cannot continue from 'model/resume_state_4.");
     ck_assert_int_eq(unlink("model/resume_state_4.safetensors"), 0);
-    assert_fails(dptrain(RUN), 1, "names no checkpoint, and no state lies beside it; --overwrite");
+    assert_fails(dptrain(RUN), 1, "names no checkpoint; no state lies beside it; --resume never");
     assert_succeeds(dptrain(RUN "--overwrite"));
 }
 END_TEST
@@ -291,16 +291,132 @@ START_TEST(a_run_continues_from_whatever_is_sound)
 }
 END_TEST
 
+/* The options between "; " and " starts afresh" of an error's line. */
+static const char *advice_of(const run *r)
+{
+    static char options[64];
+    const char *from = strstr(r->err, "; --"), *to = strstr(r->err, " starts afresh\n");
+    ck_assert_msg(from && to && to - from - 2 < (long)sizeof options, "%s", r->err);
+    snprintf(options, sizeof options, "%.*s", (int)(to - from - 2), from + 2);
+    return options;
+}
+
+/* Nothing sound is left, and the advice is followed, whatever was in the way. */
+START_TEST(what_is_advised_starts_afresh)
+{
+    static const char *const said[] = {
+        "error: cannot read 'model/resume.json': it is a directory; no state lies beside it; --",
+        "error: cannot read 'model/resume.json': No such file or directory; cannot read "
+        "'model/resume_state_4.safetensors': it is a directory; --",
+        "error: cannot read 'model/resume_state_8.safetensors': it is not a regular file; cannot read "
+        "'model/resume_state_4.safetensors': it is a directory; --",
+        "error: 'model/resume.json' is corrupt: it names no checkpoint; no state lies beside it; --"};
+    static const char *const moved[] = {"model/resume.json.aside-1",
+                                        "model/resume_state_4.safetensors.aside-1",
+                                        "model/resume_state_8.safetensors.aside-1", "model"};
+    assert_succeeds(dptrain(RUN "--model-dir whole"));
+    if (_i < 2) {
+        ck_assert_int_eq(mkdir("model", 0777), 0);
+        ck_assert_int_eq(mkdir(_i == 0 ? "model/resume.json" : "model/resume_state_4.safetensors", 0777), 0);
+    } else {
+        assert_succeeds(dptrain(RUN));
+        ck_assert_int_eq(unlink("model/resume_state_8.safetensors"), 0);
+        ck_assert_int_eq(unlink("model/resume_state_4.safetensors"), 0);
+    }
+    if (_i == 2) {
+        ck_assert_int_eq(mkfifo("model/resume_state_8.safetensors", 0666), 0);
+        ck_assert_int_eq(mkdir("model/resume_state_4.safetensors", 0777), 0);
+    } else if (_i == 3) {
+        ck_assert_int_eq(truncate("model/resume.json", 10), 0);
+    }
+    /* in the directory itself, by whatever option, and beside it */
+    static const char *const options[] = {"", "--resume auto ", "--resume model ",
+                                          "--resume model --model-dir other "};
+    for (int i = 3; i >= 0; i--) {
+        const run *r = dptrain(RUN "%s", options[i]);
+        assert_fails(r, 1, said[_i]);
+        if (i % 3 != 0)
+            continue;
+        r = dptrain(RUN "%s%s", options[i], advice_of(r));
+        assert_succeeds(r);
+        assert_same_runs("whole", i == 3 ? "other" : "model", 2);
+    }
+    ck_assert(file_exists(moved[_i]));
+    const run *r = dptrain(RUN);
+    assert_succeeds(r);
+    ck_assert_str_eq(r->err, "");
+}
+END_TEST
+
+/* A finished run has nothing to write that would replace what is damaged: it says so once. */
+START_TEST(a_finished_run_mends_its_marker)
+{
+    static const struct {
+        int steps; /* of the state that is found */
+        const char *said, *moved;
+    } cases[] = {
+        {8, "'model/resume.json' is corrupt: it names no checkpoint", NULL},
+        {8, "cannot read 'model/resume.json': No such file or directory", NULL},
+        {8, "cannot read 'model/resume.json': it is a directory", "model/resume.json"},
+        {4,
+         "cannot continue from 'model/resume_state_8.safetensors': its bytes are not those that were written",
+         NULL},
+        {4, "cannot read 'model/resume_state_8.safetensors': it is not a regular file",
+         "model/resume_state_8.safetensors"},
+    };
+    const char *moved = cases[_i].moved;
+    char want[1024], line[256];
+    assert_succeeds(dptrain(RUN "--model-dir whole"));
+    assert_succeeds(dptrain(RUN));
+    if (_i == 0)
+        ck_assert_int_eq(truncate("model/resume.json", 10), 0);
+    else if (_i == 3)
+        flip("model/resume_state_8.safetensors", -5);
+    else
+        ck_assert_int_eq(unlink(moved ? moved : "model/resume.json"), 0);
+    if (moved)
+        ck_assert_int_eq(_i == 2 ? mkdir(moved, 0777) : mkfifo(moved, 0666), 0);
+    int n =
+        snprintf(want, sizeof want,
+                 "warning: %s; 'model/resume_state_%d.safetensors' is the newest sound state: resume.json is "
+                 "written anew\n",
+                 cases[_i].said, cases[_i].steps);
+    if (moved)
+        snprintf(want + n, sizeof want - (size_t)n,
+                 "warning: '%s' was in the way of a state: it was moved to '%s.aside-1'\n", moved, moved);
+    /* what has four steps is finished with one epoch */
+    snprintf(line, sizeof line, RUN "--n-epoch %d --save final", cases[_i].steps / 4);
+    const run *r = dptrain("%s", line);
+    assert_succeeds(r);
+    ck_assert_str_eq(r->err, want);
+    r = dptrain("%s", line);
+    assert_succeeds(r);
+    ck_assert_str_eq(r->err, "");
+    r = dptrain("train --model linear --data synthetic:64 --batch-size 8 --accumulation-steps 2 --n-epoch %d "
+                "--lr 0.01 --optimizer adamw",
+                cases[_i].steps / 4);
+    assert_succeeds(r);
+    assert_contains(r->err, "the run in 'model' is finished: ");
+    assert_lacks(r->err, "warning");
+    /* and it can go on */
+    assert_succeeds(dptrain(RUN "--model-dir whole --n-epoch 3"));
+    r = dptrain(RUN "--n-epoch 3");
+    assert_succeeds(r);
+    ck_assert_str_eq(r->err, "");
+    assert_same_runs("whole", "model", 3);
+}
+END_TEST
+
 /* A file that may not be read is not lost: going back to an older state would lose what it holds. */
 START_TEST(a_state_that_may_not_be_read_is_no_damage)
 {
-    static const char *const names[] = {"model/resume_state_8.safetensors", "model/resume.json"};
+    const char *name = _i == 0 ? "model/resume_state_8.safetensors" : "model/resume.json";
     char text[128];
     assert_succeeds(dptrain(RUN "--save final"));
-    ck_assert_int_eq(chmod(names[_i], 0), 0);
-    snprintf(text, sizeof text, "error: cannot read '%s': Permission denied\n", names[_i]);
+    ck_assert_int_eq(chmod(name, 0), 0);
+    snprintf(text, sizeof text, "error: cannot read '%s': Permission denied\n", name);
     assert_fails(dptrain_without_power(RUN), 1, text);
-    ck_assert_int_eq(chmod(names[_i], 0644), 0);
+    ck_assert_int_eq(chmod(name, 0644), 0);
     assert_succeeds(dptrain(RUN "--save again"));
     assert_same_file("final", "again");
 }
@@ -323,6 +439,8 @@ TCase *resume_damage_case(void)
     tcase_add_test(c, other_settings_are_refused_whatever_is_damaged);
     tcase_add_test(c, two_corrupt_states_are_an_error);
     tcase_add_loop_test(c, a_run_continues_from_whatever_is_sound, 0, 6);
+    tcase_add_loop_test(c, what_is_advised_starts_afresh, 0, 4);
+    tcase_add_loop_test(c, a_finished_run_mends_its_marker, 0, 5);
     tcase_add_loop_test(c, a_state_that_may_not_be_read_is_no_damage, 0, 2);
     return c;
 }

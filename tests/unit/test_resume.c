@@ -502,6 +502,8 @@ START_TEST(a_marker_that_is_of_no_use_is_done_without)
                                         "{\"complete\":\"resume_state_05.safetensors\"}",
                                         "{\"complete\":\"resume_state_5.safetensors\""};
     dp_model_dir dir;
+    char *text;
+    size_t size;
     OK(dp_model_dir_open(scratch("m"), &dir, &err));
     touch("m/resume_state_9.safetensors");
     touch("m/resume_state_13.safetensors");
@@ -524,10 +526,17 @@ START_TEST(a_marker_that_is_of_no_use_is_done_without)
     dp_model_dir_continue(&dir, &list, 0);
     ck_assert_str_eq(dir.kept[0], "resume_state_12.safetensors");
     ck_assert_str_eq(dir.kept[1], "resume_state_9.safetensors");
+    OK(dp_model_dir_repair(&dir, &err)); /* there is nothing to mend */
+    assert_states("12 100 13 9", "");
     dp_model_dir_continue(&dir, &list, 3);
     ck_assert_str_eq(dir.kept[0], "resume_state_9.safetensors");
     ck_assert_str_eq(dir.kept[1], "");
+    OK(dp_model_dir_repair(&dir, &err));
     dp_state_list_clear(&list);
+    assert_states("9 100 13", "");
+    OK(dp_file_read(scratch("m/resume.json"), (void **)&text, &size, &err));
+    ck_assert_int_eq(memcmp(text, "{\"complete\":\"resume_state_9.safetensors\"}\n", size), 0);
+    dp_free(text);
     dp_model_dir_close(&dir);
 }
 END_TEST
