@@ -47,6 +47,8 @@ typedef enum dp_target_kind {
 
 /* Half of the samples are mirrored; a box of 70 to 100 % of each side is cut out and brought to the size. */
 enum { DP_AUGMENT_HFLIP = 1, DP_AUGMENT_VFLIP = 2, DP_AUGMENT_CROP = 4 };
+extern const char
+    *const dp_augment_names[]; /* of the bits, from the lowest: "hflip", "vflip", "crop", NULL */
 
 typedef struct dp_data_config {
     const char *source; /* "fashion-mnist", "idx:DIR", "safetensors:FILE", "segmentation:DIR", "images:DIR",
@@ -89,6 +91,7 @@ typedef struct dp_dataset_info {
     int normalize_channels; /* how inputs are normalised: (value - mean) / std, value in 0..1; 0: not at all
                              */
     float mean[4], std[4];
+    unsigned augment; /* DP_AUGMENT_...: what is done to its pictures, anew in every epoch */
 } dp_dataset_info;
 
 /* Opens the source. *valid is NULL where there is no validation. Owner of both: the caller (they share

@@ -167,16 +167,16 @@ static void print_note(void *user, const char *text)
 
 static dp_status augmentation(const cli_options *o, dp_data_config *out, dp_error *err)
 {
-    static const char *const names[] = {"hflip", "vflip", "crop"}; /* as the bits of DP_AUGMENT_... */
+    const char *const *names = dp_augment_names;
     const char *text = o->value[OPT_AUGMENT];
     if (!text || strcmp(text, "none") == 0)
         return DP_OK;
     for (const char *at = text;; at++) {
         size_t n = strcspn(at, ",");
         int i = 0;
-        while (i < 3 && !(strlen(names[i]) == n && strncmp(names[i], at, n) == 0))
+        while (names[i] && !(strlen(names[i]) == n && strncmp(names[i], at, n) == 0))
             i++;
-        if (i == 3)
+        if (!names[i])
             return dp_fail(err, DP_ERROR_USAGE,
                            "--augment '%s': a comma-separated list of hflip, vflip and crop is needed", text);
         out->augment |= 1u << i;

@@ -5,6 +5,7 @@
 
 #include "base/memory.h"
 #include "base/text.h"
+#include "data/pictures.h"
 
 struct dp_dataset {
     dp_dataset_info info;
@@ -83,6 +84,8 @@ dp_status dp_dataset_make(dp_storage *storage, int64_t *members, int64_t samples
     (*out)->storage = dp_storage_share(storage);
     (*out)->members = members;
     (*out)->to_train = to_train;
+    if (to_train && storage->pictures)
+        (*out)->info.augment = storage->pictures->augment;
     return DP_OK;
 }
 

@@ -13,6 +13,8 @@
 /* Each holds one decoded picture at a time. */
 enum { CHECKING_THREADS = 16 };
 
+const char *const dp_augment_names[] = {"hflip", "vflip", "crop", NULL};
+
 void dp_pictures_free(dp_pictures *pictures)
 {
     if (!pictures)

@@ -113,6 +113,19 @@ static dp_status add_data(dp_settings *s, const char *name, const dp_dataset *da
     return add(s, name, text, err);
 }
 
+/* Of a run without it, it is no setting. */
+static dp_status add_augmentation(dp_settings *s, const dp_dataset *data, dp_error *err)
+{
+    const unsigned augment = dp_dataset_info_of(data)->augment;
+    char text[64] = "";
+    for (int i = 0; dp_augment_names[i]; i++)
+        if (augment & 1u << i) {
+            strcat(text, *text ? "," : "");
+            strcat(text, dp_augment_names[i]);
+        }
+    return augment ? add(s, "augmentation", text, err) : DP_OK;
+}
+
 /* ---- the list ---- */
 
 static dp_status add_loop(dp_settings *s, const dp_train_config *c, dp_error *err)
@@ -185,6 +198,7 @@ static dp_status collect(const dp_train_config *config, const dp_model *model, c
     DP_TRY(add_model(out, model, err));
     DP_TRY(add_data(out, "training data", train, err));
     DP_TRY(add_data(out, "validation data", valid, err));
+    DP_TRY(add_augmentation(out, train, err));
     DP_TRY(add_loop(out, config, err));
     return add_engine(out, &config->engine, err);
 }

@@ -493,6 +493,21 @@ START_TEST(devices_have_several_threads)
 }
 END_TEST
 
+/* What is seen of a picture is a function of seed, epoch and sample: of no thread, and of no interruption. */
+START_TEST(an_augmented_run_continues_to_the_same_bits)
+{
+#define AUGMENTED SMALL_UNET " --data-dir data --quiet --batch-size 4 --augment "
+    write_masks(14);
+    assert_succeeds(dptrain(AUGMENTED "hflip,vflip,crop --n-epoch 2 --model-dir whole --num-workers 1"));
+    assert_succeeds(dptrain(AUGMENTED "hflip,vflip,crop --max-steps 4 --num-workers 4"));
+    assert_fails(dptrain(AUGMENTED "hflip --n-epoch 2"), 2, "augmentation: hflip,vflip,crop then, hflip now");
+    assert_fails(dptrain(AUGMENTED "none --n-epoch 2"), 2,
+                 "augmentation: hflip,vflip,crop then, not set now");
+    assert_succeeds(dptrain(AUGMENTED "crop,vflip,hflip --n-epoch 2 --num-workers 3"));
+    assert_same_file("whole/model_epoch_1.safetensors", "model/model_epoch_1.safetensors");
+}
+END_TEST
+
 START_TEST(options_for_pictures_are_for_pictures)
 {
     assert_fails(dptrain("train --data synthetic:64 --augment hflip"), 2, "--augment is for pictures");
@@ -550,6 +565,7 @@ Suite *pictures_suite(void)
     tcase_add_test(c, pictures_decoded_ahead_are_predicted_in_their_order);
     tcase_add_test(c, a_picture_of_any_size_has_a_mask_of_its_size);
     tcase_add_test(c, damaged_pixels_cost_no_other_picture);
+    tcase_add_test(c, an_augmented_run_continues_to_the_same_bits);
     tcase_add_test(c, options_for_pictures_are_for_pictures);
     tcase_add_test(c, the_tutorial_s_command_line_works);
     suite_add_tcase(s, c);

@@ -505,6 +505,8 @@ START_TEST(held_out_pictures_are_not_augmented)
             ck_assert_int_eq(dp_dataset_read(valid, i, epoch, x, NULL, &err), DP_OK);
             ck_assert_float_eq(x[0], 0);
         }
+    ck_assert_uint_eq(dp_dataset_info_of(train)->augment, DP_AUGMENT_HFLIP);
+    ck_assert_uint_eq(dp_dataset_info_of(valid)->augment, 0);
     dp_dataset_free(train);
     dp_dataset_free(valid);
 }
