@@ -25,14 +25,15 @@ dp_status dp_safetensors_open(const char *path, dp_safetensors **out, dp_error *
 /* Reads and checks the header alone; contents stay in the file (which may be larger than memory) and are to
  * be had with dp_safetensors_read. */
 dp_status dp_safetensors_open_header(const char *path, dp_safetensors **out, dp_error *err);
+/* dp_safetensors_open of what is in memory, which must outlive the result (for fuzzing). `name` stands for
+ * the path in messages.
+ */
+dp_status dp_safetensors_parse(const void *bytes, size_t size, const char *name, dp_safetensors **out,
+                               dp_error *err);
 /* n bytes of a tensor's contents from byte `first` on. Any number of threads at once. DP_ERROR_IO also where
  * the file has become shorter since. */
 dp_status dp_safetensors_read(const dp_safetensors *file, const dp_tensor *tensor, size_t first, void *out,
                               size_t n, dp_error *err);
-/* The same from memory, which must outlive the result (for fuzzing). `name` stands for the path in messages.
- */
-dp_status dp_safetensors_parse(const void *bytes, size_t size, const char *name, dp_safetensors **out,
-                               dp_error *err);
 void dp_safetensors_close(dp_safetensors *file); /* NULL is fine */
 
 int dp_safetensors_count(const dp_safetensors *file);

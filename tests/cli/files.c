@@ -40,6 +40,16 @@ START_TEST(the_best_is_that_of_the_lowest_validation_loss)
     char name[64];
     snprintf(name, sizeof name, "model/model_epoch_%d.safetensors", best);
     assert_same_file(name, "model/model_best.safetensors");
+    /* of a run that continues in another directory, too, which then is one to continue in */
+    ck_assert_int_lt(best, 3);
+    assert_succeeds(dptrain(SMALL "--n-epoch 4 --lr 0.5 --model-dir first"));
+    assert_succeeds(dptrain(SMALL "--n-epoch 4 --lr 0.5 --resume first --model-dir second"));
+    assert_same_file(name, "second/model_best.safetensors");
+    const run *r = dptrain(SMALL "--n-epoch 5 --lr 0.5 --model-dir second");
+    assert_succeeds(r);
+    ck_assert_str_eq(r->err, "");
+    assert_same_file(name, "second/model_best.safetensors");
+    assert_same_file("model/model_epoch_4.safetensors", "second/model_epoch_4.safetensors");
 }
 END_TEST
 
