@@ -247,12 +247,24 @@ static void make_stopped(const struct command *c)
     shell("rm -f final && mv model stopped");
 }
 
+/* run_line with stderr in the file "said". */
+static dp_status run_heard(const char *line, dp_error *err)
+{
+    FILE *kept = stderr;
+    stderr = fopen("said", "w");
+    ck_assert_ptr_nonnull(stderr);
+    dp_status status = run_line(line, err);
+    fclose(stderr);
+    stderr = kept;
+    return status;
+}
+
 /* After a run that failed: as far as the first one came at least, and from there to the same weights. */
 static void check_goes_on(const struct command *c, const dp_safetensors *want)
 {
     dp_error err;
     ck_assert_msg(newest_step("model") >= newest_step("stopped"), "%s: a state was lost", now);
-    ck_assert_msg(run_line(c->line, &err) == DP_OK, "%s, then without a fault: %s", now, err.message);
+    ck_assert_msg(run_heard(c->line, &err) == DP_OK, "%s, then without a fault: %s", now, err.message);
     check_weights(want);
 }
 
@@ -264,18 +276,6 @@ static bool was_warned(const char *path)
     text[fread(text, 1, sizeof text - 1, f)] = '\0';
     fclose(f);
     return strstr(text, "the newest sound state") != NULL;
-}
-
-/* run_line with stderr in the file "said". */
-static dp_status run_heard(const char *line, dp_error *err)
-{
-    FILE *kept = stderr;
-    stderr = fopen("said", "w");
-    ck_assert_ptr_nonnull(stderr);
-    dp_status status = run_line(line, err);
-    fclose(stderr);
-    stderr = kept;
-    return status;
 }
 
 /* Returns whether the n-th call was reached. */
