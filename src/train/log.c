@@ -67,18 +67,31 @@ static size_t kept_bytes(const char *bytes, size_t size, const dp_log_mark *mark
     return size;
 }
 
+/* What a line says; NULL: it is no JSON. Owner: the caller. */
+static dp_status read_event(const char *path, const char *line, size_t size, json_t **out, dp_error *err)
+{
+    json_error_t problem;
+    *out = json_loadb(line, size, 0, &problem);
+    if (!*out && json_error_code(&problem) == json_error_out_of_memory)
+        return dp_fail(err, DP_ERROR_MEMORY, "out of memory: cannot read '%s'", path);
+    return DP_OK;
+}
+
 /* Whether all whole lines are events of some run. */
-static bool holds_events(const char *bytes, size_t size)
+static dp_status holds_events(const char *path, const char *bytes, size_t size, bool *out, dp_error *err)
 {
     const char *line = bytes, *end;
+    *out = false;
     for (; (end = memchr(line, '\n', size - (size_t)(line - bytes))) != NULL; line = end + 1) {
-        json_t *event = json_loadb(line, (size_t)(end - line), 0, NULL);
+        json_t *event;
+        DP_TRY(read_event(path, line, (size_t)(end - line), &event, err));
         bool sound = json_is_string(json_object_get(event, "event"));
         json_decref(event);
         if (!sound)
-            return false;
+            return DP_OK;
     }
-    return line > bytes;
+    *out = line > bytes;
+    return DP_OK;
 }
 
 dp_status dp_log_recognize(const char *path, const dp_log_mark *mark, dp_log_kind *out, dp_error *err)
@@ -90,12 +103,14 @@ dp_status dp_log_recognize(const char *path, const dp_log_mark *mark, dp_log_kin
     if (stat(path, &st) != 0 || !S_ISREG(st.st_mode))
         return DP_OK; /* opening it will say what is wrong */
     DP_TRY(dp_file_read(path, &bytes, &size, err));
-    bool own =
-        size == 0 || ((uint64_t)mark->bytes <= size && checksum(0, bytes, (size_t)mark->bytes) == mark->crc);
+    bool own = size == 0 ||
+               ((uint64_t)mark->bytes <= size && checksum(0, bytes, (size_t)mark->bytes) == mark->crc),
+         of_a_run = true;
+    dp_status status = own ? DP_OK : holds_events(path, bytes, size, &of_a_run, err);
     if (!own)
-        *out = holds_events(bytes, size) ? DP_LOG_OTHER : DP_LOG_FOREIGN;
+        *out = of_a_run ? DP_LOG_OTHER : DP_LOG_FOREIGN;
     dp_free(bytes);
-    return DP_OK;
+    return status;
 }
 
 dp_status dp_log_begin(dp_log *log, const dp_log_mark *mark, dp_error *err)
@@ -328,19 +343,21 @@ dp_status dp_log_end(dp_log *log, const char *status, int64_t steps, double seco
 }
 
 /* Whether the last whole line is an `end`. */
-static bool is_complete(const char *bytes, size_t size)
+static dp_status is_complete(const char *path, const char *bytes, size_t size, bool *out, dp_error *err)
 {
     const dp_log_mark none = {.bytes = -1};
+    *out = false;
     if (size == 0)
-        return false;
+        return DP_OK;
     size_t end = kept_bytes(bytes, size, &none), begin = end > 0 ? end - 1 : 0;
     while (begin > 0 && bytes[begin - 1] != '\n')
         begin--;
-    json_t *event = json_loadb(bytes + begin, end - begin, 0, NULL);
+    json_t *event;
+    DP_TRY(read_event(path, bytes + begin, end - begin, &event, err));
     const char *kind = json_string_value(json_object_get(event, "event"));
-    bool complete = kind && strcmp(kind, "end") == 0;
+    *out = kind && strcmp(kind, "end") == 0;
     json_decref(event);
-    return complete;
+    return DP_OK;
 }
 
 dp_status dp_log_complete(const char *path, int64_t steps, double seconds, dp_error *err)
@@ -352,13 +369,14 @@ dp_status dp_log_complete(const char *path, int64_t steps, double seconds, dp_er
     if (stat(path, &st) != 0 || !S_ISREG(st.st_mode))
         return DP_OK;
     DP_TRY(dp_file_read(path, &bytes, &size, err));
-    bool complete = is_complete(bytes, size);
+    bool complete;
+    dp_status status = is_complete(path, bytes, size, &complete, err);
     dp_free(bytes);
-    if (complete)
-        return DP_OK;
+    if (status != DP_OK || complete)
+        return status;
     dp_log *log;
     DP_TRY(dp_log_open(path, &log, err));
-    dp_status status = dp_log_begin(log, &none, err);
+    status = dp_log_begin(log, &none, err);
     if (status == DP_OK)
         status = dp_log_end(log, "completed", steps, seconds, err);
     dp_log_close(log);

@@ -1,6 +1,6 @@
 /* Every n-th call that can fail does, for every n up to the first run that meets no fault: an error of one
- * line, nothing left behind, no wait without end. DPTRAIN_FAULTS=all runs every command line, else the first
- * few. */
+ * line, nothing left behind, no wait without end; a run that continues loses no state. DPTRAIN_FAULTS=all
+ * runs every command line, else the first few. */
 #include <check.h>
 #include <dirent.h>
 #include <fcntl.h>
@@ -14,36 +14,55 @@
 #include "io/image.h"
 #include "io/safetensors.h"
 #include "io/torch_file.h"
+#include "train/train.h"
 #include "tests/faults/inject.h"
 #include "../unit/scratch.h"
 
-enum { MAX_ARGUMENTS = 40, RUN_SECONDS = 60, IN_SHORT = 7 };
+enum { MAX_ARGUMENTS = 40, RUN_SECONDS = 60, IN_SHORT = 8, FEWER = 3 };
 
 #define TINY "train --device cpu --threads-per-device 1 --num-workers 1 --quiet --overwrite --save final "
 #define PICTURES                                                                                 \
     "--model mlp --hidden 2 --data images:pictures --size 3x3 --augment crop,hflip --n-epoch 1 " \
     "--valid-split 0"
-static const char *const lines[] = {
-    TINY "--model linear --data safetensors:data --batch-size 4 --n-epoch 1 --logical-devices 1",
-    TINY "--model mlp --hidden 3 --data idx:digits --batch-size 4 --n-epoch 1 --logical-devices 2 "
-         "--trace trace --report page",
-    "eval --init weights --data safetensors:data --device cpu --logical-devices 2 --threads-per-device 1 "
-    "--num-workers 1 --json",
-    "convert weights out.pt",
-    "convert torch.pt out.safetensors",
-    TINY PICTURES " --batch-size 2 --logical-devices 1",
-    "predict --init pictured --data images:pictures --output labels.csv --quiet --device cpu "
-    "--logical-devices 2 "
-    "--threads-per-device 1 --batch-size 3",
-    TINY "--model mlp --hidden 3 --data safetensors:data --batch-size 5 --n-epoch 2 --logical-devices 3 "
-         "--loss-mode replica --optimizer adamw --accumulation-steps 2 --num-workers 3",
-    TINY "--model lenet --data synthetic:6 --batch-size 3 --n-epoch 2 --logical-devices 2 --loss-mode global "
-         "--split balanced --freeze *.bias --log elsewhere",
-    TINY "--model linear --init weights --data safetensors:data --max-steps 1 --logical-devices 2 "
-         "--output-device 1 "
-         "--device-ids 0,1",
+#define RESUMED                                                                                             \
+    "train --device cpu --threads-per-device 1 --num-workers 1 --quiet --save final --model linear --data " \
+    "safetensors:data --batch-size 3 --n-epoch 2 --optimizer adamw --logical-devices "
+static const struct command {
+    const char *line;
+    const char *first; /* options of a run that goes before: the line continues it; NULL: none does */
+    bool damaged;      /* its resume.json has been cut off */
+} commands[] = {
+    {TINY "--model linear --data safetensors:data --batch-size 4 --n-epoch 1 --logical-devices 1", NULL,
+     false},
+    {TINY "--model mlp --hidden 3 --data idx:digits --batch-size 4 --n-epoch 1 --logical-devices 2 "
+          "--trace trace --report page",
+     NULL, false},
+    {"eval --init weights --data safetensors:data --device cpu --logical-devices 2 --threads-per-device 1 "
+     "--num-workers 1 --json",
+     NULL, false},
+    {"convert weights out.pt", NULL, false},
+    {"convert torch.pt out.safetensors", NULL, false},
+    {TINY PICTURES " --batch-size 2 --logical-devices 1", NULL, false},
+    {"predict --init pictured --data images:pictures --output labels.csv --quiet --device cpu "
+     "--logical-devices 2 --threads-per-device 1 --batch-size 3",
+     NULL, false},
+    {RESUMED "1", "--max-steps 5", false},
+    {TINY "--model mlp --hidden 3 --data safetensors:data --batch-size 5 --n-epoch 2 --logical-devices 3 "
+          "--loss-mode replica --optimizer adamw --accumulation-steps 2 --num-workers 3",
+     NULL, false},
+    {TINY
+     "--model lenet --data synthetic:6 --batch-size 3 --n-epoch 2 --logical-devices 2 --loss-mode global "
+     "--split balanced --freeze *.bias --log elsewhere",
+     NULL, false},
+    {TINY "--model linear --init weights --data safetensors:data --max-steps 1 --logical-devices 2 "
+          "--output-device 1 --device-ids 0,1",
+     NULL, false},
+    {RESUMED "2 --save-every 1", "--max-steps 4", true},
+    {RESUMED "2", "", true}, /* it is finished */
 };
-enum { LINES = sizeof lines / sizeof *lines };
+enum { COMMANDS = sizeof commands / sizeof *commands };
+
+static bool thorough; /* DPTRAIN_FAULTS=all */
 
 /* ---- what the runs read ---- */
 
@@ -191,8 +210,77 @@ static const char *log_of(const char *line)
     return strstr(line, "--log elsewhere") ? "elsewhere" : "model/log.jsonl";
 }
 
+/* ---- a run that continues ---- */
+
+static void shell(const char *line)
+{
+    ck_assert_msg(system(line) == 0, "%s: %s", now, line);
+}
+
+/* Of the newest state in the directory, which is sound. */
+static int64_t newest_step(const char *directory)
+{
+    dp_state_list list;
+    dp_run_file file;
+    dp_error err;
+    char path[600];
+    ck_assert_msg(dp_model_dir_states(directory, &list, &err) == DP_OK, "%s: %s", now, err.message);
+    ck_assert_msg(list.count > 0, "%s: no state is left", now);
+    snprintf(path, sizeof path, "%s/%s", directory, list.names[0]);
+    ck_assert_msg(dp_run_file_open(path, &file, &err) == DP_OK, "%s: %s", now, err.message);
+    int64_t step = file.state.step;
+    dp_run_file_close(&file);
+    dp_state_list_clear(&list);
+    return step;
+}
+
+/* What the line continues is put aside as "stopped". */
+static void make_stopped(const struct command *c)
+{
+    char line[512];
+    dp_error err;
+    snprintf(line, sizeof line, "%s%s%s", c->line, *c->first ? " " : "", c->first);
+    shell("rm -rf model final");
+    ck_assert_msg(run_line(line, &err) == DP_OK, "%s", err.message);
+    if (c->damaged)
+        ck_assert_int_eq(truncate("model/resume.json", 10), 0);
+    shell("rm -f final && mv model stopped");
+}
+
+/* run_line with stderr in the file "said". */
+static dp_status run_heard(const char *line, dp_error *err)
+{
+    FILE *kept = stderr;
+    stderr = fopen("said", "w");
+    ck_assert_ptr_nonnull(stderr);
+    dp_status status = run_line(line, err);
+    fclose(stderr);
+    stderr = kept;
+    return status;
+}
+
+/* After a run that failed: as far as the first one came at least, and from there to the same weights. */
+static void check_goes_on(const struct command *c, const dp_safetensors *want)
+{
+    dp_error err;
+    ck_assert_msg(newest_step("model") >= newest_step("stopped"), "%s: a state was lost", now);
+    ck_assert_msg(run_heard(c->line, &err) == DP_OK, "%s, then without a fault: %s", now, err.message);
+    check_weights(want);
+}
+
+static bool was_warned(const char *path)
+{
+    char text[4096];
+    FILE *f = fopen(path, "r");
+    ck_assert_ptr_nonnull(f);
+    text[fread(text, 1, sizeof text - 1, f)] = '\0';
+    fclose(f);
+    return strstr(text, "the newest sound state") != NULL;
+}
+
 /* Returns whether the n-th call was reached. */
-static bool run_with_fault(const char *line, fault_kind kind, long n, const dp_safetensors *want, long quotes)
+static bool run_with_fault(const struct command *c, fault_kind kind, long n, const dp_safetensors *want,
+                           long quotes)
 {
     const char *thread, *call;
     dp_error err;
@@ -200,8 +288,10 @@ static bool run_with_fault(const char *line, fault_kind kind, long n, const dp_s
     int files = open_files();
     snprintf(now, sizeof now, "%s, call %ld\n", fault_kind_names[kind], n);
     unlink("final");
+    if (c->first)
+        shell("rm -rf model && cp -r stopped model");
     inject(kind, n);
-    dp_status status = run_line(line, &err);
+    dp_status status = run_heard(c->line, &err);
     bool reached = injected(&thread, &call);
     inject(kind, 0);
     snprintf(now, sizeof now, "%s, call %ld (%s)", fault_kind_names[kind], n, call ? call : "not reached");
@@ -209,16 +299,20 @@ static bool run_with_fault(const char *line, fault_kind kind, long n, const dp_s
         check_failure(status, &err, kind, thread);
     else
         ck_assert_msg(status == DP_OK, "%s: %s", now, err.message);
-    ck_assert_msg(!reached || status != DP_OK, "%s: nobody noticed", now);
+    /* a state that cannot be read gives way to the one before, and a line says so */
+    bool told = c->first && kind == FAULT_READS && was_warned("said");
+    ck_assert_msg(!reached || status != DP_OK || told, "%s: nobody noticed", now);
     if (status == DP_OK && want) {
         check_weights(want);
-        ck_assert_msg(quotes_in(log_of(line)) == quotes, "%s: the log lacks something", now);
+        ck_assert_msg(told || quotes_in(log_of(c->line)) == quotes, "%s: the log lacks something", now);
     }
     check_directory("model");
     check_directory(".");
     ck_assert_msg(live_threads() == 0, "%s: %ld threads are left", now, live_threads());
     ck_assert_msg(live_blocks() == blocks, "%s: %ld blocks are left", now, live_blocks() - blocks);
     ck_assert_msg(open_files() == files, "%s: %d files are left", now, open_files() - files);
+    if (status != DP_OK && c->first && (thorough || kind == FAULT_WRITES || n % FEWER == 0))
+        check_goes_on(c, want);
     return reached;
 }
 
@@ -232,7 +326,8 @@ static bool makes(const char *line, fault_kind kind)
 
 START_TEST(every_call_may_fail)
 {
-    const char *line = lines[_i / FAULT_KINDS];
+    const struct command *c = &commands[_i / FAULT_KINDS];
+    const char *line = c->line;
     fault_kind kind = (fault_kind)(_i % FAULT_KINDS);
     dp_error err;
     ck_assert_ptr_nonnull(freopen("/dev/null", "w", stdout));
@@ -245,16 +340,25 @@ START_TEST(every_call_may_fail)
         ck_assert_msg(run_line(TINY PICTURES, &err) == DP_OK, "%s", err.message);
         ck_assert_int_eq(rename("final", "pictured"), 0);
     }
+    if (c->first)
+        shell("rm -r model");
     ck_assert_msg(run_line(line, &err) == DP_OK, "%s", err.message);
     dp_safetensors *want = NULL;
-    long quotes = quotes_in(log_of(line));
     if (strncmp(line, "train", 5) == 0) {
         ck_assert_int_eq(rename("final", "want"), 0);
         want = weights_of("want");
     }
-    long n = 1;
-    while (run_with_fault(line, kind, n, want, quotes))
-        n++;
+    if (c->first) {
+        make_stopped(c);
+        shell("cp -r stopped model");
+        ck_assert_msg(run_line(line, &err) == DP_OK, "%s", err.message);
+        check_weights(want);
+    }
+    long quotes = quotes_in(log_of(line));
+    /* of a run that continues, in short, a part: it goes through much that the others go through, twice */
+    long n = 1, step = c->first && !thorough && kind <= FAULT_JSON ? FEWER : 1;
+    while (run_with_fault(c, kind, n, want, quotes))
+        n += step;
     ck_assert_msg(n > 1 || !makes(line, kind), "no call of this kind");
     dp_safetensors_close(want);
 }
@@ -276,12 +380,12 @@ static void leave(void)
 int main(void)
 {
     const char *how_many = getenv("DPTRAIN_FAULTS");
-    bool all = how_many && strcmp(how_many, "all") == 0;
+    thorough = how_many && strcmp(how_many, "all") == 0;
     Suite *s = suite_create("faults");
     TCase *t = tcase_create("faults");
-    tcase_set_timeout(t, all ? 600 : 120);
+    tcase_set_timeout(t, thorough ? 600 : 120);
     tcase_add_checked_fixture(t, enter, leave);
-    tcase_add_loop_test(t, every_call_may_fail, 0, (all ? LINES : IN_SHORT) * FAULT_KINDS);
+    tcase_add_loop_test(t, every_call_may_fail, 0, (thorough ? COMMANDS : IN_SHORT) * FAULT_KINDS);
     suite_add_tcase(s, t);
     SRunner *r = srunner_create(s);
     srunner_run_all(r, CK_NORMAL);
