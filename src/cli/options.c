@@ -300,7 +300,7 @@ static dp_status check_number(cli_option option, const char *text, double low, d
     if (high == CLI_BELOW_1)
         snprintf(to, sizeof to, " and below 1");
     else if (high < FLT_MAX || strtod(text, NULL) > high)
-        snprintf(to, sizeof to, " and at most %g", high);
+        snprintf(to, sizeof to, " %s at most %g", *from ? "and" : "of", high);
     snprintf(wanted, sizeof wanted, "a number%s%s is needed", from, to);
     double value;
     if (!parse_number(text, &value) || value < low || value > high)

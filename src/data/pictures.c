@@ -218,11 +218,24 @@ static dp_view choose_view(const dp_pictures *pictures, int64_t index, int64_t e
     return view;
 }
 
+/* What has another size than the check saw would be stretched, and a mask no longer lie on its picture. */
+static dp_status decode_as_checked(const dp_picture *p, const char *path, dp_image *image, dp_error *err)
+{
+    DP_TRY(decode(path, image, err));
+    if (image->width == p->width && image->height == p->height)
+        return DP_OK;
+    dp_status status =
+        dp_fail(err, DP_ERROR_IO, "'%s' has changed: it is %lldx%lld now and was %lldx%lld", path,
+                (long long)image->height, (long long)image->width, (long long)p->height, (long long)p->width);
+    dp_image_clear(image);
+    return status;
+}
+
 static dp_status read_image(const dp_storage *storage, int64_t index, int64_t epoch, float *x, dp_error *err)
 {
     dp_image image;
     const dp_pictures *pictures = storage->pictures;
-    DP_TRY(decode(pictures->list[index].image, &image, err));
+    DP_TRY(decode_as_checked(&pictures->list[index], pictures->list[index].image, &image, err));
     dp_view view = choose_view(pictures, index, epoch, &image);
     dp_status status = dp_resize_bilinear(&image, &view, storage->shape[1], storage->shape[2],
                                           (int)storage->shape[0], x, err);
@@ -240,7 +253,7 @@ static dp_status read_mask(const dp_storage *storage, int64_t index, int64_t epo
 {
     dp_image image;
     const dp_pictures *pictures = storage->pictures;
-    DP_TRY(decode(pictures->list[index].mask, &image, err));
+    DP_TRY(decode_as_checked(&pictures->list[index], pictures->list[index].mask, &image, err));
     dp_image_to_grey(&image);
     dp_view view = choose_view(pictures, index, epoch, &image);
     dp_resize_nearest(&image, &view, storage->shape[1], storage->shape[2], mask);

@@ -46,6 +46,7 @@ static const mistake mistakes[] = {
     {"train --lr inf", 2, "--lr 'inf'"},
     {"train --lr 1e999", 2, "--lr '1e999'"},
     {"train --lr 1e39", 2, "--lr '1e39': a number above 0 and at most 3.40282e+38 is needed"},
+    {"train --mean 1e999 --std 1", 2, "--mean '1e999': a number of at most 3.40282e+38 is needed"},
     {"train --weight-decay 1e999", 2, "a number of at least 0 and at most 3.40282e+38 is needed"},
     {"train --mean -1e39 --std 1", 2, "--mean '-1e39': a number of at least -3.40282e+38 is needed"},
     {"train --mean x --std 1", 2, "--mean 'x': a number is needed"},

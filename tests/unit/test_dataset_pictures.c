@@ -377,6 +377,24 @@ START_TEST(a_picture_that_breaks_later_is_named_when_it_is_read)
 }
 END_TEST
 
+START_TEST(a_picture_that_changes_its_size_later_is_an_error)
+{
+    float x[3 * H * W], mask[H * W];
+    write_pairs(2);
+    const dp_data_config config = config_of("segmentation");
+    dp_dataset *set = open_ok(&config);
+    write_picture("images/p01.png", H, W, 9);
+    ck_assert_msg(dp_dataset_read(set, 1, 0, x, mask, &err) == DP_OK, "%s", err.message);
+    write_picture("images/p01.png", W, H, 9);
+    ck_assert_int_eq(dp_dataset_read(set, 1, 0, x, mask, &err), DP_ERROR_IO);
+    ck_assert_ptr_nonnull(strstr(err.message, "images/p01.png' has changed: it is 8x6 now and was 6x8"));
+    write_mask("masks/p00.png", H, W + 1);
+    ck_assert_int_eq(dp_dataset_read(set, 0, 0, x, mask, &err), DP_ERROR_IO);
+    ck_assert_ptr_nonnull(strstr(err.message, "masks/p00.png' has changed: it is 6x9 now and was 6x8"));
+    dp_dataset_free(set);
+}
+END_TEST
+
 START_TEST(a_folder_is_a_class)
 {
     static const char *const folders[] = {"dogs", "cats", "eels"}; /* classes are in the order of names */
@@ -556,6 +574,7 @@ int main(void)
     tcase_add_test(tests, many_bad_files_are_one_line);
     tcase_add_test(tests, missing_folders_are_named);
     tcase_add_test(tests, a_picture_that_breaks_later_is_named_when_it_is_read);
+    tcase_add_test(tests, a_picture_that_changes_its_size_later_is_an_error);
     tcase_add_test(tests, a_folder_is_a_class);
     tcase_add_test(tests, augmentation_is_a_function_of_seed_epoch_and_sample);
     tcase_add_test(tests, a_crop_is_a_part_of_70_to_100_percent_and_the_mask_s_too);
