@@ -47,6 +47,19 @@ static dp_status hand_on(const dp_safetensors *file, const char *path, const dp_
     return dp_engine_set_param(t->engine, moment, param, t->fetched, err);
 }
 
+dp_status dp_run_tensors_check(const dp_safetensors *file, const char *path, const dp_model *model,
+                               const char *prefix, int moments, dp_error *err)
+{
+    const dp_tensor *tensor;
+    for (int i = 0; i < dp_state_count(model); i++) {
+        const dp_state_entry e = dp_state_at(model, &(dp_model_state){0}, i);
+        DP_TRY(dp_views_find(file, path, model, prefix, &e, &tensor, err));
+        for (int m = 0; m < moments && i < dp_model_param_count(model); m++)
+            DP_TRY(dp_views_find(file, path, model, moment_prefixes[m], &e, &tensor, err));
+    }
+    return DP_OK;
+}
+
 dp_status dp_run_tensors_read(const dp_safetensors *file, const char *path, const dp_model *model,
                               const char *prefix, dp_run_tensors *t, dp_error *err)
 {

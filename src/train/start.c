@@ -94,7 +94,8 @@ static dp_status read_state(dp_trainer *t, const char *directory, const char *na
     dp_free(path);
     DP_TRY(status);
     t->state = t->file.state;
-    return dp_settings_compare(&t->file.settings, &t->settings, directory, err);
+    DP_TRY(dp_settings_compare(&t->file.settings, &t->settings, directory, err));
+    return dp_run_file_check(&t->file, t->model, t->tensors.moments, err);
 }
 
 static void warn_of_losses(const dp_trainer *t, const char *lost, const char *directory, const char *chosen)

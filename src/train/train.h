@@ -133,6 +133,9 @@ typedef struct dp_run_tensors {
 dp_status dp_run_tensors_leave(dp_run_tensors *t, const dp_model *model, dp_engine *engine, dp_error *err);
 /* Frees all but the model's state and the engine. */
 void dp_run_tensors_clear(dp_run_tensors *t);
+/* Are all of them in the file, as the model has them? DP_ERROR_MISMATCH: no. */
+dp_status dp_run_tensors_check(const dp_safetensors *file, const char *path, const dp_model *model,
+                               const char *prefix, int moments, dp_error *err);
 /* Fills them from the file: the model's state in host memory; or the engine's, moments too, a parameter at a
  * time. */
 dp_status dp_run_tensors_read(const dp_safetensors *file, const char *path, const dp_model *model,
@@ -165,6 +168,9 @@ typedef struct dp_run_file {
 
 /* Reads everything but the tensors. */
 dp_status dp_run_file_open(const char *path, dp_run_file *out, dp_error *err);
+/* Does a file whose settings are those of the run hold the tensors of its model? Else it is damaged:
+ * DP_ERROR_IO. */
+dp_status dp_run_file_check(const dp_run_file *file, const dp_model *model, int moments, dp_error *err);
 dp_status dp_run_file_read(const dp_run_file *file, const dp_model *model, dp_run_tensors *tensors,
                            dp_error *err);
 void dp_run_file_close(dp_run_file *file);

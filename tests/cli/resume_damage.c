@@ -180,6 +180,36 @@ START_TEST(a_damaged_state_gives_way_to_the_one_before)
 }
 END_TEST
 
+/* Where a text first stands in a file. */
+static long place_of(const char *path, const char *text)
+{
+    static char bytes[4096];
+    FILE *f = fopen(path, "rb");
+    ck_assert_ptr_nonnull(f);
+    size_t size = fread(bytes, 1, sizeof bytes, f);
+    ck_assert_int_eq(fclose(f), 0);
+    const char *found = memmem(bytes, size, text, strlen(text));
+    ck_assert_ptr_nonnull(found);
+    return found - bytes;
+}
+
+/* A name in the header has no part in the checksum of the contents: with the settings of the run, a tensor
+ * that is not there is damage, and not another model. */
+START_TEST(a_damaged_name_is_damage_of_its_state)
+{
+    static const char *const names[] = {"\"model.", "\"moment1.", "\"moment2."};
+    const char *newest = "model/resume_state_10.safetensors", *before = "model/resume_state_9.safetensors";
+    assert_succeeds(dptrain(RUN "--n-epoch 3 --model-dir whole --save whole.safetensors"));
+    assert_succeeds(dptrain(RUN "--n-epoch 3 --save-every 1 --max-steps 10"));
+    flip(newest, place_of(newest, names[_i]) + 1);
+    const run *r = dptrain(RUN "--n-epoch 3 --save final");
+    assert_succeeds(r);
+    assert_contains(r->err, "warning: 'model/resume_state_10.safetensors' lacks '");
+    assert_contains(r->err, before);
+    assert_same_file("whole.safetensors", "final");
+}
+END_TEST
+
 START_TEST(a_damaged_state_never_counts_as_the_one_before)
 {
     assert_succeeds(dptrain(RUN "--n-epoch 3 --model-dir whole"));
@@ -435,6 +465,7 @@ TCase *resume_damage_case(void)
     tcase_add_test(c, the_log_of_another_run_keeps_its_events);
     tcase_add_test(c, what_follows_a_checkpoint_in_the_log_is_cut);
     tcase_add_loop_test(c, a_damaged_state_gives_way_to_the_one_before, 0, 7);
+    tcase_add_loop_test(c, a_damaged_name_is_damage_of_its_state, 0, 3);
     tcase_add_test(c, a_damaged_state_never_counts_as_the_one_before);
     tcase_add_test(c, other_settings_are_refused_whatever_is_damaged);
     tcase_add_test(c, two_corrupt_states_are_an_error);
