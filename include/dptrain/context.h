@@ -67,6 +67,7 @@ dp_status dp_context_open(const dp_context_config *config, dp_context **out, dp_
 void dp_context_close(dp_context *context); /* after every engine on it; NULL is fine */
 
 const char *dp_context_backend_name(const dp_context *context); /* "cpu" or "cuda" */
+bool dp_context_allows_tf32(const dp_context *context);
 /* One line saying which backend DP_BACKEND_AUTO chose and why; NULL if it was asked for by name. */
 const char *dp_context_choice(const dp_context *context);
 int dp_context_device_count(const dp_context *context);

@@ -352,24 +352,20 @@ dp_status dp_file_read(const char *path, void **bytes, size_t *size, dp_error *e
     return status;
 }
 
-dp_status dp_file_checksum(const char *path, size_t size, uint32_t *crc, dp_error *err)
+dp_status dp_file_checksum(const dp_file *file, size_t first, uint32_t *crc, dp_error *err)
 {
     enum { CHUNK = 1 << 20 };
-    dp_file *file;
-    void *bytes = NULL;
-    DP_TRY(dp_file_open(path, &file, err));
-    size_t end = dp_file_size(file);
-    dp_status status = end < size ? dp_fail(err, DP_ERROR_IO, "'%s' is cut off", path)
-                                  : dp_calloc(CHUNK, 1, "a file", &bytes, err);
-    for (size_t left = size; status == DP_OK && left > 0;) {
-        size_t n = left < CHUNK ? left : CHUNK;
-        status = dp_file_read_at(file, end - left, bytes, n, err);
+    void *bytes;
+    DP_TRY(dp_calloc(CHUNK, 1, "a file", &bytes, err));
+    dp_status status = DP_OK;
+    while (status == DP_OK && first < file->size) {
+        size_t left = file->size - first, n = left < CHUNK ? left : CHUNK;
+        status = dp_file_read_at(file, first, bytes, n, err);
         if (status == DP_OK)
             *crc = (uint32_t)crc32_z(*crc, bytes, n);
-        left -= n;
+        first += n;
     }
     dp_free(bytes);
-    dp_file_close(file);
     return status;
 }
 

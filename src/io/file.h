@@ -45,8 +45,8 @@ dp_status dp_file_read(const char *path, void **bytes, size_t *size, dp_error *e
  */
 bool dp_file_is_damaged(const dp_error *err);
 
-/* Continues a CRC-32 (zlib's) with the last `size` bytes of a regular file. DP_ERROR_IO if it has fewer. */
-dp_status dp_file_checksum(const char *path, size_t size, uint32_t *crc, dp_error *err);
+/* Continues a CRC-32 (zlib's) with all bytes from `first` on. */
+dp_status dp_file_checksum(const dp_file *file, size_t first, uint32_t *crc, dp_error *err);
 
 /* Creates a directory and its missing parents, which then last; one that exists is fine. */
 dp_status dp_make_directories(const char *path, dp_error *err);

@@ -349,6 +349,11 @@ dp_status dp_safetensors_open_header(const char *path, dp_safetensors **out, dp_
     return hand_over(file, status, named ? NULL : path, out, err);
 }
 
+dp_status dp_safetensors_checksum(const dp_safetensors *file, uint32_t *crc, dp_error *err)
+{
+    return dp_file_checksum(file->stream, file->data_begin, crc, err);
+}
+
 dp_status dp_safetensors_read(const dp_safetensors *file, const dp_tensor *tensor, size_t first, void *out,
                               size_t n, dp_error *err)
 {

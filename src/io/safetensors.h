@@ -30,6 +30,8 @@ dp_status dp_safetensors_open_header(const char *path, dp_safetensors **out, dp_
  */
 dp_status dp_safetensors_parse(const void *bytes, size_t size, const char *name, dp_safetensors **out,
                                dp_error *err);
+/* Continues a CRC-32 (zlib's) with the contents of all tensors, of a file whose header alone was read. */
+dp_status dp_safetensors_checksum(const dp_safetensors *file, uint32_t *crc, dp_error *err);
 /* n bytes of a tensor's contents from byte `first` on. Any number of threads at once. DP_ERROR_IO also where
  * the file has become shorter since. */
 dp_status dp_safetensors_read(const dp_safetensors *file, const dp_tensor *tensor, size_t first, void *out,

@@ -113,6 +113,7 @@ dp_status dp_context_open(const dp_context_config *config, dp_context **out, dp_
         return status;
     }
     c->p2p = config->p2p;
+    c->allows_tf32 = config->allow_tf32;
     for (int k = 0; k < c->backend->device_count && c->p2p != DP_P2P_ON; k++)
         c->backend->devices[k].staged = UINT64_MAX;
     *out = c;
@@ -132,6 +133,11 @@ void dp_context_close(dp_context *context)
 const char *dp_context_backend_name(const dp_context *context)
 {
     return context->backend->call->name;
+}
+
+bool dp_context_allows_tf32(const dp_context *context)
+{
+    return context->allows_tf32;
 }
 
 const char *dp_context_choice(const dp_context *context)

@@ -30,7 +30,6 @@ enum { LOCK_WAIT_S = 2, LOCK_PAUSE_MS = 20 };
 
 static const char marker[] = "resume.json", lock_name[] = ".lock";
 static const char *const marker_keys[DP_KEPT_STATES] = {"complete", "previous"};
-static const char epoch_pattern[] = "model_epoch_*.safetensors", best_name[] = "model_best.safetensors";
 
 dp_status dp_model_dir_file(const char *dir, const char *name, char **out, dp_error *err)
 {
@@ -45,15 +44,33 @@ void dp_run_state_name(int64_t step, char out[DP_STATE_NAME_SIZE])
     snprintf(out, DP_STATE_NAME_SIZE, "resume_state_%lld.safetensors", (long long)step);
 }
 
-/* The step in a state's name; -1 if it is none of ours. */
+void dp_epoch_name(int64_t epoch, char out[DP_STATE_NAME_SIZE])
+{
+    snprintf(out, DP_STATE_NAME_SIZE, "model_epoch_%lld.safetensors", (long long)epoch);
+}
+
+/* The number in a name that `make` makes; -1 if the name is none of ours. */
+static int64_t number_in(const char *name, void (*make)(int64_t number, char out[DP_STATE_NAME_SIZE]))
+{
+    char own[DP_STATE_NAME_SIZE];
+    long long number = strtoll(name + strcspn(name, "0123456789"), NULL, 10);
+    make(number, own);
+    return strcmp(own, name) == 0 ? number : -1;
+}
+
 static int64_t step_of(const char *name)
 {
-    long long step;
-    char own[DP_STATE_NAME_SIZE];
-    if (sscanf(name, "resume_state_%lld.safetensors", &step) != 1 || step < 0)
-        return -1;
-    dp_run_state_name(step, own);
-    return strcmp(own, name) == 0 ? step : -1;
+    return number_in(name, dp_run_state_name);
+}
+
+static int64_t epoch_of(const char *name)
+{
+    return number_in(name, dp_epoch_name);
+}
+
+static bool is_checkpoint(const char *name)
+{
+    return epoch_of(name) >= 0 || strcmp(name, dp_best_name) == 0;
 }
 
 static bool matches(const char *pattern, const char *name)
@@ -78,8 +95,13 @@ static dp_status visit(const char *dir, const visitor *v, dp_error *err)
         return dp_fail(err, DP_ERROR_IO, "cannot read directory '%s': %s", dir, strerror(errno));
     dp_status status = DP_OK;
     struct dirent *entry;
-    while (status == DP_OK && (entry = readdir(d)) != NULL)
+    errno = 0;
+    while (status == DP_OK && (entry = readdir(d)) != NULL) {
         status = v->each(dir, entry->d_name, v, err);
+        errno = 0;
+    }
+    if (status == DP_OK && errno != 0)
+        status = dp_fail(err, DP_ERROR_IO, "cannot read directory '%s': %s", dir, strerror(errno));
     closedir(d);
     return status;
 }
@@ -109,8 +131,7 @@ static dp_status remove_half_written(const char *dir, const char *name, const vi
 static dp_status remove_checkpoint(const char *dir, const char *name, const visitor *v, dp_error *err)
 {
     (void)v;
-    bool ours = step_of(name) >= 0 || matches(epoch_pattern, name) || strcmp(name, best_name) == 0;
-    return ours ? remove_file(dir, name, err) : DP_OK;
+    return step_of(name) >= 0 || is_checkpoint(name) ? remove_file(dir, name, err) : DP_OK;
 }
 
 static dp_status remove_old_state(const char *dir, const char *name, const visitor *v, dp_error *err)
@@ -123,19 +144,14 @@ static dp_status remove_old_state(const char *dir, const char *name, const visit
 
 static dp_status remove_old_epoch(const char *dir, const char *name, const visitor *v, dp_error *err)
 {
-    long long epoch;
-    char own[64];
-    if (sscanf(name, "model_epoch_%lld.safetensors", &epoch) != 1 || epoch < 0 || epoch >= v->first_kept)
-        return DP_OK;
-    snprintf(own, sizeof own, "model_epoch_%lld.safetensors", epoch);
-    return strcmp(own, name) == 0 ? remove_file(dir, name, err) : DP_OK;
+    int64_t epoch = epoch_of(name);
+    return epoch >= 0 && epoch < v->first_kept ? remove_file(dir, name, err) : DP_OK;
 }
 
 static dp_status refuse_checkpoint(const char *dir, const char *name, const visitor *v, dp_error *err)
 {
     (void)v;
-    if (step_of(name) < 0 && !matches(epoch_pattern, name) && strcmp(name, best_name) != 0 &&
-        strcmp(name, marker) != 0)
+    if (step_of(name) < 0 && !is_checkpoint(name) && strcmp(name, marker) != 0)
         return DP_OK;
     return dp_fail(err, DP_ERROR_USAGE,
                    "'%s' already holds a checkpoint (%s); use --overwrite to start afresh or another "
@@ -158,8 +174,7 @@ static dp_status check_file(const char *dir, const char *name, dp_error *err)
 static dp_status check_checkpoint(const char *dir, const char *name, const visitor *v, dp_error *err)
 {
     (void)v;
-    bool ours = matches(epoch_pattern, name) || strcmp(name, best_name) == 0;
-    return ours ? check_file(dir, name, err) : DP_OK;
+    return is_checkpoint(name) ? check_file(dir, name, err) : DP_OK;
 }
 
 /* What is in the place of a state may be why the run continues from another, or starts afresh: see

@@ -223,15 +223,12 @@ dp_status dp_run_state_parse(const char *text, dp_run_state *state, dp_settings 
 }
 
 /* Bits that a disk has changed would go on as weights that nobody computed. */
-static dp_status check_bytes(const dp_safetensors *file, const char *path, const char *text, dp_error *err)
+static dp_status check_bytes(const dp_safetensors *file, const char *text, dp_error *err)
 {
     const char *wanted = dp_safetensors_metadata(file, crc_key);
     uint32_t crc = (uint32_t)crc32_z(0, (const Bytef *)text, strlen(text));
-    size_t bytes = 0;
-    char got[16];
-    for (int i = 0; i < dp_safetensors_count(file); i++)
-        bytes += dp_safetensors_at(file, i)->bytes;
-    DP_TRY(dp_file_checksum(path, bytes, &crc, err));
+    char got[CRC_SIZE];
+    DP_TRY(dp_safetensors_checksum(file, &crc, err));
     snprintf(got, sizeof got, "%08x", (unsigned)crc);
     return wanted && strcmp(wanted, got) == 0
                ? DP_OK
@@ -246,7 +243,7 @@ dp_status dp_run_file_open(const char *path, dp_run_file *out, dp_error *err)
     if (status == DP_OK) {
         const char *text = dp_safetensors_metadata(out->file, state_key);
         if (text)
-            status = check_bytes(out->file, path, text, err);
+            status = check_bytes(out->file, text, err);
         if (status == DP_OK)
             status = dp_run_state_parse(text ? text : "", &out->state, &out->settings, err);
         if (status != DP_OK)

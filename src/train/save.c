@@ -95,13 +95,13 @@ static dp_status write_checkpoint(dp_trainer *t, const char *name, dp_error *err
 dp_status dp_trainer_export(dp_trainer *t, dp_error *err)
 {
     const dp_epoch_summary *e = &t->state.last;
-    char name[64];
+    char name[DP_STATE_NAME_SIZE];
     if (!t->state.ended || !t->config->model_dir)
         return DP_OK;
-    snprintf(name, sizeof name, "model_epoch_%lld.safetensors", (long long)e->epoch);
+    dp_epoch_name(e->epoch, name);
     DP_TRY(write_checkpoint(t, name, err));
     if (e->best)
-        DP_TRY(write_checkpoint(t, "model_best.safetensors", err));
+        DP_TRY(write_checkpoint(t, dp_best_name, err));
     return t->config->keep > 0 ? dp_model_dir_prune(&t->dir, e->epoch + 1 - t->config->keep, err) : DP_OK;
 }
 

@@ -126,6 +126,12 @@ static dp_status add_augmentation(dp_settings *s, const dp_dataset *data, dp_err
     return augment ? add(s, "augmentation", text, err) : DP_OK;
 }
 
+/* Of a run that computes in float32 throughout, it is no setting. */
+static dp_status add_precision(dp_settings *s, const dp_context *context, dp_error *err)
+{
+    return dp_context_allows_tf32(context) ? add(s, "precision", "tf32", err) : DP_OK;
+}
+
 /* ---- the list ---- */
 
 static dp_status add_loop(dp_settings *s, const dp_train_config *c, dp_error *err)
@@ -192,22 +198,24 @@ static dp_status add_engine(dp_settings *s, const dp_engine_config *e, dp_error 
     return add_frozen(s, e, err);
 }
 
-static dp_status collect(const dp_train_config *config, const dp_model *model, const dp_dataset *train,
-                         const dp_dataset *valid, dp_settings *out, dp_error *err)
+static dp_status collect(const dp_context *context, const dp_train_config *config, const dp_model *model,
+                         const dp_dataset *train, const dp_dataset *valid, dp_settings *out, dp_error *err)
 {
     DP_TRY(add_model(out, model, err));
     DP_TRY(add_data(out, "training data", train, err));
     DP_TRY(add_data(out, "validation data", valid, err));
     DP_TRY(add_augmentation(out, train, err));
+    DP_TRY(add_precision(out, context, err));
     DP_TRY(add_loop(out, config, err));
     return add_engine(out, &config->engine, err);
 }
 
-dp_status dp_settings_collect(const dp_train_config *config, const dp_model *model, const dp_dataset *train,
-                              const dp_dataset *valid, dp_settings *out, dp_error *err)
+dp_status dp_settings_collect(const dp_context *context, const dp_train_config *config, const dp_model *model,
+                              const dp_dataset *train, const dp_dataset *valid, dp_settings *out,
+                              dp_error *err)
 {
     *out = (dp_settings){0};
-    dp_status status = collect(config, model, train, valid, out, err);
+    dp_status status = collect(context, config, model, train, valid, out, err);
     if (status != DP_OK)
         dp_settings_clear(out);
     return status;

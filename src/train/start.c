@@ -10,8 +10,6 @@
 #include "io/file.h"
 #include "train/trainer.h"
 
-static const char best_name[] = "model_best.safetensors";
-
 static void tell(const dp_trainer *t, void (*to)(void *user, const char *text), const char *format,
                  va_list args)
 {
@@ -82,8 +80,15 @@ static dp_status choose_states(dp_trainer *t, const char **directory, dp_state_l
     if (c->resume == DP_RESUME_FROM && states->count == 0)
         return dp_fail(err, DP_ERROR_IO, "'%s' holds no checkpoint that a run can continue from", *directory);
     t->elsewhere = states->count > 0 && c->model_dir && !same_directory(*directory, c->model_dir);
-    bool fresh = c->model_dir && (states->count == 0 || t->elsewhere);
-    return fresh ? dp_model_dir_check_fresh(&t->dir, c->overwrite, err) : DP_OK;
+    if (!c->model_dir || (states->count > 0 && !t->elsewhere))
+        return DP_OK;
+    dp_error one = {0};
+    dp_status status = dp_model_dir_check_fresh(&t->dir, c->overwrite, &one);
+    return status == DP_OK ? DP_OK
+                           : dp_fail(err, status, "%s%s", one.message,
+                                     t->elsewhere && status == DP_ERROR_USAGE
+                                         ? "; without --resume the run in it continues"
+                                         : "");
 }
 
 static dp_status read_state(dp_trainer *t, const char *directory, const char *name, dp_error *err)
@@ -167,7 +172,7 @@ static dp_status check_save(const char *path, dp_error *err)
 static dp_status check_model_dir(const dp_trainer *t, dp_error *err)
 {
     char *path;
-    DP_TRY(dp_model_dir_file(t->dir.path, best_name, &path, err));
+    DP_TRY(dp_model_dir_file(t->dir.path, dp_best_name, &path, err));
     dp_status status = check_save(path, err);
     dp_free(path);
     return status;
@@ -191,7 +196,7 @@ dp_status dp_trainer_locate(dp_trainer *t, dp_error *err)
     DP_TRY(find_log(t, err));
     dp_status status = choose_states(t, &directory, &states, err);
     if (status == DP_OK && (c->model_dir || states.count > 0)) {
-        status = dp_settings_collect(c, t->model, t->train, t->valid, &t->settings, err);
+        status = dp_settings_collect(t->context, c, t->model, t->train, t->valid, &t->settings, err);
         t->tensors.moments = dp_optimizer_moments(&c->engine.optimizer);
     }
     if (status == DP_OK && states.count > 0)
@@ -247,9 +252,9 @@ static dp_status fill_engine(dp_trainer *t, dp_error *err)
 static dp_status bring_best(const dp_trainer *t, dp_error *err)
 {
     char *from = NULL, *to = NULL;
-    dp_status status = dp_model_dir_file(t->resumed_from, best_name, &from, err);
+    dp_status status = dp_model_dir_file(t->resumed_from, dp_best_name, &from, err);
     if (status == DP_OK)
-        status = dp_model_dir_file(t->dir.path, best_name, &to, err);
+        status = dp_model_dir_file(t->dir.path, dp_best_name, &to, err);
     if (status == DP_OK && dp_file_exists(from))
         status = dp_file_copy(from, to, err);
     dp_free(from);

@@ -91,8 +91,9 @@ typedef struct dp_settings {
 
 /* Everything that the weights of a run depend on, but how far it goes. The data are known by their shape and
  * by a hash of samples throughout, not by the path they came from. */
-dp_status dp_settings_collect(const dp_train_config *config, const dp_model *model, const dp_dataset *train,
-                              const dp_dataset *valid, dp_settings *out, dp_error *err);
+dp_status dp_settings_collect(const dp_context *context, const dp_train_config *config, const dp_model *model,
+                              const dp_dataset *train, const dp_dataset *valid, dp_settings *out,
+                              dp_error *err);
 void dp_settings_clear(dp_settings *settings);
 /* DP_ERROR_MISMATCH names every difference. `where` is the directory, for the message. */
 dp_status dp_settings_compare(const dp_settings *then, const dp_settings *now, const char *where,
@@ -187,6 +188,8 @@ dp_status dp_checkpoint_write_run(const char *path, const dp_model *model, const
 
 enum { DP_STATE_NAME_SIZE = 64, DP_KEPT_STATES = 2 };
 
+static const char dp_best_name[] = "model_best.safetensors";
+
 typedef struct dp_model_dir {
     char *path;
     int lock;     /* of DIR/.lock */
@@ -230,6 +233,7 @@ dp_status dp_model_dir_check_fresh(const dp_model_dir *dir, bool overwrite, dp_e
 dp_status dp_model_dir_clear(dp_model_dir *dir, dp_error *err);
 /* The name of the state after `step` steps. */
 void dp_run_state_name(int64_t step, char out[DP_STATE_NAME_SIZE]);
+void dp_epoch_name(int64_t epoch, char out[DP_STATE_NAME_SIZE]);
 /* Says that the state of that name, which has been written, is whole and the newest. The one before
  * stays beside it; all others go. */
 dp_status dp_model_dir_complete(dp_model_dir *dir, const char *state_name, dp_error *err);

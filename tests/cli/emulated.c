@@ -347,6 +347,19 @@ START_TEST(a_failing_gpu_costs_no_checkpoint)
 }
 END_TEST
 
+/* TF32 rounds what float32 does not. */
+START_TEST(a_run_keeps_its_precision)
+{
+    static const char train[] = "train --device cuda --model mlp --hidden 16 --data synthetic:32 --n-epoch 2 "
+                                "--quiet";
+    machine("1");
+    assert_succeeds(dptrain("%s --max-steps 1 --precision tf32", train));
+    assert_fails(dptrain("%s", train), 2, "precision: tf32 then, not set now; give it the same settings");
+    assert_fails(dptrain("%s --precision fp32", train), 2, "precision: tf32 then, ");
+    assert_succeeds(dptrain("%s --precision tf32", train));
+}
+END_TEST
+
 /* ---- at the start of a run ---- */
 
 static void assert_start_table(const run *r)
@@ -432,6 +445,7 @@ Suite *emulated_suite(void)
     tcase_add_loop_test(c, a_failing_device_is_named, 0, sizeof faults / sizeof *faults);
     tcase_add_test(c, out_of_memory_names_the_purpose_and_a_batch_that_fits);
     tcase_add_test(c, a_failing_gpu_costs_no_checkpoint);
+    tcase_add_test(c, a_run_keeps_its_precision);
     tcase_add_test(c, train_and_eval_show_their_devices);
     tcase_add_loop_test(c, unlike_gpus_are_warned_of_as_pytorch_does, 0, sizeof machines / sizeof *machines);
     suite_add_tcase(s, c);

@@ -68,7 +68,14 @@ START_TEST(a_directory_that_holds_checkpoints_is_not_overwritten_by_chance)
     assert_fails(dptrain(SMALL "--overwrite --log nowhere/log"), 1, "'nowhere/log'");
     assert_fails(dptrain(SMALL "--overwrite --save nowhere/w"), 1, "'nowhere/w'");
     ck_assert(file_exists("model/model_epoch_2.safetensors"));
+    static const char *const users[] = {
+        "model/model_epoch_final.safetensors", "model/model_epoch_02.safetensors",
+        "model/resume_state_of_may.safetensors", "model/resume_state_4.safetensors~"};
+    for (size_t i = 0; i < sizeof users / sizeof *users; i++)
+        ck_assert_int_eq(link("model/model_epoch_2.safetensors", users[i]), 0);
     assert_succeeds(dptrain(SMALL "--overwrite"));
+    for (size_t i = 0; i < sizeof users / sizeof *users; i++)
+        ck_assert_msg(file_exists(users[i]), "%s is gone", users[i]);
     ck_assert(!file_exists("model/model_epoch_2.safetensors"));
     ck_assert(file_exists("model/model_epoch_1.safetensors"));
     /* nor by one that finds nothing to continue from */

@@ -383,8 +383,10 @@ START_TEST(a_run_continues_in_another_directory)
     assert_ends_well("second");
     ck_assert(!file_exists("first/model_epoch_2.safetensors"));
     /* over a checkpoint only if that is wanted */
-    assert_fails(dptrain(RUN "--n-epoch 3 --resume first --model-dir second"), 2,
-                 "'second' already holds a checkpoint");
+    r = dptrain(RUN "--n-epoch 3 --resume first --model-dir second");
+    assert_fails(r, 2, "'second' already holds a checkpoint");
+    assert_contains(r->err, "without --resume the run in it continues");
+    assert_succeeds(dptrain(RUN "--n-epoch 3 --model-dir second"));
     assert_succeeds(dptrain(RUN "--n-epoch 3 --resume first --model-dir second --overwrite"));
     assert_same_file("whole/model_epoch_2.safetensors", "second/model_epoch_2.safetensors");
     assert_succeeds(dptrain(RUN "--n-epoch 3 --resume first --model-dir first"));

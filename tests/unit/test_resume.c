@@ -297,7 +297,7 @@ START_TEST(a_state_is_read_as_it_was_written)
     OK(dp_engine_create(r.context, r.model, &r.config.engine, &engine, &err));
     OK(dp_run_tensors_leave(&tensors, r.model, engine, &err));
     dp_settings settings;
-    OK(dp_settings_collect(&r.config, r.model, r.train, r.valid, &settings, &err));
+    OK(dp_settings_collect(r.context, &r.config, r.model, r.train, r.valid, &settings, &err));
     set_engine(&r, engine, 1.0F / 3);
     OK(dp_run_state_write(scratch("state"), r.model, &settings, &a_state, &tensors, &err));
     dp_run_file file;
