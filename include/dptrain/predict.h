@@ -42,7 +42,8 @@ typedef struct dp_prediction {
 typedef struct dp_predict_config {
     dp_engine_config engine;
     int64_t batch_size; /* pictures, or parts of them, that the devices take at a time */
-    int workers; /* threads that decode pictures ahead of the devices, at least 1; at most a batch waits */
+    int workers; /* threads that decode pictures ahead of the devices, and as many that write masks behind
+                    them, at least 1; at most a batch waits on either side */
     dp_checkpoint_info info; /* how inputs are normalised, and what outputs mean */
     /* Pictures, and folders of them (or, if they have none, of such folders, one called masks apart). Also
      * "images:DIR", where a classifier's pictures have their truth from the folder that they lie in: by name

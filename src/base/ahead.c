@@ -6,7 +6,6 @@
 #include "base/ahead.h"
 
 #include <pthread.h>
-#include <stdbool.h>
 
 #include "base/memory.h"
 #include "base/thread.h"
@@ -200,6 +199,22 @@ void dp_ahead_start(dp_ahead *a, int64_t first, int64_t end)
     a->end = end;
     pthread_cond_broadcast(&a->work);
     pthread_mutex_unlock(&a->mutex);
+}
+
+void dp_ahead_extend(dp_ahead *a, int64_t end)
+{
+    pthread_mutex_lock(&a->mutex);
+    a->end = end;
+    pthread_cond_broadcast(&a->work);
+    pthread_mutex_unlock(&a->mutex);
+}
+
+bool dp_ahead_has_next(dp_ahead *a)
+{
+    pthread_mutex_lock(&a->mutex);
+    bool has = find_slot(a, SLOT_READY, a->next_taken) != NULL;
+    pthread_mutex_unlock(&a->mutex);
+    return has;
 }
 
 /* The next item's slot, filled or failed. With the lock. */

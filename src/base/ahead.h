@@ -1,7 +1,9 @@
-/* Things made ahead by threads, and taken in order by one consumer: batches of samples, decoded pictures. */
+/* Things made ahead by threads, and taken in order by one consumer: batches of samples, decoded pictures,
+ * files that are written. */
 #ifndef DP_BASE_AHEAD_H
 #define DP_BASE_AHEAD_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/error.h"
@@ -31,6 +33,9 @@ void dp_ahead_free(dp_ahead *ahead); /* joins the threads; NULL is fine */
 dp_status dp_ahead_stop(dp_ahead *ahead, dp_error *err);
 /* After dp_ahead_create or dp_ahead_stop: items first .. end - 1 are to be made. */
 void dp_ahead_start(dp_ahead *ahead, int64_t first, int64_t end);
+/* More are to be made, now up to end - 1. Items that are to be made are known to the threads from here on. */
+void dp_ahead_extend(dp_ahead *ahead, int64_t end);
+bool dp_ahead_has_next(dp_ahead *ahead); /* whether dp_ahead_next would give an item without waiting */
 /* The slot of the next item in order, waiting for it if need be, which then is held; -1 after the last. If
  * making it failed, that failure, and it is passed over. DP_ERROR_INTERNAL if as many are held as may be. */
 dp_status dp_ahead_next(dp_ahead *ahead, int64_t *slot, dp_error *err);

@@ -136,6 +136,8 @@ static dp_status prepare_folder(const dp_predictor *p, const dp_names *names, dp
 static dp_status predict_each(dp_predictor *p, const dp_inputs *inputs, dp_bad_files *bad, dp_error *err)
 {
     dp_decoder *decoder;
+    if (p->masks)
+        DP_TRY(dp_mask_writer_create(p, inputs->count, &p->writer, err));
     DP_TRY(dp_decoder_create(p, inputs->list, inputs->count, &decoder, err));
     if (p->config->start)
         p->config->start(p->config->user);
@@ -143,7 +145,11 @@ static dp_status predict_each(dp_predictor *p, const dp_inputs *inputs, dp_bad_f
     for (int64_t i = 0; i < inputs->count && status == DP_OK; i++)
         status = predict_next(p, decoder, &inputs->list[i], bad, err);
     dp_decoder_free(decoder);
-    return status == DP_OK ? dp_predict_flush(p, err) : status;
+    if (status == DP_OK)
+        status = dp_predict_flush(p, err);
+    /* What is still to be written comes before the picture that failed, and so does its failure. */
+    dp_status written = p->masks ? dp_mask_writer_finish(p->writer, err) : DP_OK;
+    return written != DP_OK ? written : status;
 }
 
 static dp_status predict_all(dp_predictor *p, const dp_inputs *inputs, dp_error *err)

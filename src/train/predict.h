@@ -1,6 +1,6 @@
 /* Inside dp_predict: predict_inputs.c lists what is to be predicted, predict.c goes through it,
  * predict_ahead.c decodes it, predict_batch.c runs it on the devices, predict_mask.c takes pictures apart and
- * puts masks together. */
+ * puts masks together, predict_write.c writes these. */
 #ifndef DP_TRAIN_PREDICT_STEPS_H
 #define DP_TRAIN_PREDICT_STEPS_H
 
@@ -24,7 +24,8 @@ typedef struct dp_predictor {
     float *x, *y;
     struct dp_part *parts;
 
-    struct dp_open_picture *open; /* a list; owned */
+    struct dp_open_picture *open;  /* a list; owned */
+    struct dp_mask_writer *writer; /* of masks; owned */
 } dp_predictor;
 
 /* A picture whose mask is coming together. */
@@ -32,7 +33,7 @@ typedef struct dp_open_picture {
     const dp_named_picture *name;
     dp_image image;
     int64_t height, width; /* of the plane: the picture's, or the model's where it is smaller or resized */
-    float *sum, *weight;   /* of the logits' probabilities, by pixel of the plane */
+    float *sum, *weight;   /* of the logits' probabilities times their weights, by pixel of the plane */
     int64_t missing;       /* parts that have not been computed */
     struct dp_open_picture *next;
 } dp_open_picture;
@@ -113,9 +114,24 @@ void dp_predict_normalize(const dp_predictor *predictor, float *x);
 /* Takes over the picture, also when it fails. */
 dp_status dp_predict_mask(dp_predictor *predictor, const dp_named_picture *name, dp_image *image,
                           dp_error *err);
-/* Takes over a part's logits; the last one of a picture writes its files and ends it. */
+/* Takes over a part's logits; the last one of a picture gives it to the writer. */
 dp_status dp_mask_take(dp_predictor *predictor, const dp_part *part, const float *logits, dp_error *err);
 /* Frees what a failure left unfinished. */
 void dp_mask_drop_open(dp_predictor *predictor);
+void dp_open_picture_free(dp_open_picture *picture);
+
+/* ---- predict_write.c ---- */
+
+typedef struct dp_mask_writer dp_mask_writer;
+/* Threads that write masks, as many as config->workers, for at most `count` pictures. Owner: the caller. */
+dp_status dp_mask_writer_create(const dp_predictor *predictor, int64_t count, dp_mask_writer **out,
+                                dp_error *err);
+/* Takes over a picture that all parts of are computed, also when it fails: a failure is that of the first
+ * picture in order whose files could not be written, and ends the writing. config->done is told of those that
+ * are written, in order and on this thread. What is left to write is bounded when it returns. */
+dp_status dp_mask_writer_add(dp_mask_writer *writer, dp_open_picture *picture, dp_error *err);
+/* Waits for all that was added before a failure. */
+dp_status dp_mask_writer_finish(dp_mask_writer *writer, dp_error *err);
+void dp_mask_writer_free(dp_mask_writer *writer); /* what is not begun is not written; NULL is fine */
 
 #endif

@@ -60,6 +60,7 @@ dp_status dp_predict_open(dp_context *context, const dp_model *model, const dp_m
 
 void dp_predict_close(dp_predictor *predictor)
 {
+    dp_mask_writer_free(predictor->writer);
     dp_mask_drop_open(predictor);
     dp_engine_free(predictor->engine);
     dp_free(predictor->x);

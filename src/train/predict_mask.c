@@ -1,13 +1,10 @@
 /* Masks: a picture is seen in parts of the model's size, which overlap by a quarter; where they do, their
  * probabilities are averaged, the more weight the further from a part's rim. */
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
 #include "train/predict.h"
-
-static const float half = 0.5f;
 
 /* ---- parts ---- */
 
@@ -44,7 +41,7 @@ static void cut_out(const dp_predictor *p, const dp_image *image, int64_t x, int
 
 /* ---- a picture ---- */
 
-static void free_picture(dp_open_picture *picture)
+void dp_open_picture_free(dp_open_picture *picture)
 {
     dp_image_clear(&picture->image);
     dp_free(picture->sum);
@@ -57,7 +54,7 @@ void dp_mask_drop_open(dp_predictor *predictor)
     while (predictor->open) {
         dp_open_picture *picture = predictor->open;
         predictor->open = picture->next;
-        free_picture(picture);
+        dp_open_picture_free(picture);
     }
 }
 
@@ -67,7 +64,6 @@ static void end_picture(dp_predictor *p, dp_open_picture *picture)
     while (*at != picture)
         at = &(*at)->next;
     *at = picture->next;
-    free_picture(picture);
 }
 
 static dp_status open_picture(dp_predictor *p, const dp_named_picture *name, dp_image *image,
@@ -144,85 +140,6 @@ dp_status dp_predict_mask(dp_predictor *p, const dp_named_picture *name, dp_imag
 
 /* ---- results ---- */
 
-/* The plane's probability at a place of the picture: itself, or between its neighbours where it was resized.
- */
-static float probability_at(const dp_predictor *p, const dp_open_picture *o, int64_t x, int64_t y)
-{
-    if (!p->config->resize)
-        return o->sum[y * o->width + x];
-    float fx = ((float)x + half) * (float)o->width / (float)o->image.width - half;
-    float fy = ((float)y + half) * (float)o->height / (float)o->image.height - half;
-    fx = fx < 0 ? 0 : fx > (float)(o->width - 1) ? (float)(o->width - 1) : fx;
-    fy = fy < 0 ? 0 : fy > (float)(o->height - 1) ? (float)(o->height - 1) : fy;
-    int64_t x0 = (int64_t)fx, y0 = (int64_t)fy, x1 = x0 + (x0 + 1 < o->width), y1 = y0 + (y0 + 1 < o->height);
-    float u = fx - (float)x0, v = fy - (float)y0;
-    const float *top = o->sum + y0 * o->width, *bottom = o->sum + y1 * o->width;
-    return (1 - v) * ((1 - u) * top[x0] + u * top[x1]) + v * ((1 - u) * bottom[x0] + u * bottom[x1]);
-}
-
-static int64_t draw_mask(const dp_predictor *p, const dp_open_picture *o, dp_image *mask)
-{
-    int64_t marked = 0;
-    for (int64_t y = 0; y < mask->height; y++)
-        for (int64_t x = 0; x < mask->width; x++) {
-            bool on = probability_at(p, o, x, y) > half;
-            mask->pixels[y * mask->width + x] = on ? 255 : 0;
-            marked += on;
-        }
-    return marked;
-}
-
-/* Marked pixels are two fifths of themselves and three fifths red. */
-static void draw_overlay(const dp_image *image, const dp_image *mask, dp_image *out)
-{
-    for (int64_t i = 0; i < out->width * out->height; i++)
-        for (int c = 0; c < 3; c++) {
-            int v = image->pixels[i * image->channels + (image->channels == 3 ? c : 0)];
-            out->pixels[3 * i + c] =
-                (unsigned char)(mask->pixels[i] ? (2 * v + (c == 0 ? 3 * 255 : 0)) / 5 : v);
-        }
-}
-
-static dp_status write_file(const char *folder, const char *stem, const char *ending, const dp_image *image,
-                            char **path, dp_error *err)
-{
-    size_t size = strlen(folder) + strlen(stem) + strlen(ending) + 2;
-    DP_TRY(dp_calloc(size, 1, "a file name", path, err));
-    snprintf(*path, size, "%s/%s%s", folder, stem, ending);
-    return dp_png_write(*path, image, err);
-}
-
-static dp_status write_overlay(const dp_predictor *p, const dp_open_picture *o, const dp_image *mask,
-                               dp_error *err)
-{
-    dp_image overlay;
-    char *path = NULL;
-    DP_TRY(dp_image_take(&overlay, mask->width, mask->height, 3, o->name->path, err));
-    draw_overlay(&o->image, mask, &overlay);
-    dp_status status = write_file(p->config->folder, o->name->stem, "_overlay.png", &overlay, &path, err);
-    dp_free(path);
-    dp_image_clear(&overlay);
-    return status;
-}
-
-static dp_status write_results(const dp_predictor *p, const dp_open_picture *o, dp_error *err)
-{
-    const dp_predict_config *c = p->config;
-    dp_image mask;
-    char *path = NULL;
-    DP_TRY(dp_image_take(&mask, o->image.width, o->image.height, 1, o->name->path, err));
-    double marked = (double)draw_mask(p, o, &mask) / (double)(mask.width * mask.height);
-    dp_status status = write_file(c->folder, o->name->stem, ".png", &mask, &path, err);
-    if (status == DP_OK && c->overlay)
-        status = write_overlay(p, o, &mask, err);
-    if (status == DP_OK && c->done)
-        c->done(c->user,
-                &(dp_prediction){.picture = o->name->path, .mask = path, .marked = marked, .truth = -1});
-    dp_free(path);
-    dp_image_clear(&mask);
-    return status;
-}
-
 static float rim_distance(int64_t i, int64_t n)
 {
     return (float)(i + 1 < n - i ? i + 1 : n - i);
@@ -242,9 +159,6 @@ dp_status dp_mask_take(dp_predictor *p, const dp_part *part, const float *logits
         }
     if (--o->missing > 0)
         return DP_OK;
-    for (int64_t i = 0; i < o->height * o->width; i++)
-        o->sum[i] /= o->weight[i];
-    dp_status status = write_results(p, o, err);
     end_picture(p, o);
-    return status;
+    return dp_mask_writer_add(p->writer, o, err);
 }

@@ -363,6 +363,36 @@ START_TEST(pictures_decoded_ahead_are_predicted_in_their_order)
 }
 END_TEST
 
+/* Masks are written behind the devices, by several threads: the first in order that cannot be is the error,
+ * and of those before it every one is there and told of. */
+START_TEST(the_first_mask_that_cannot_be_written_is_named)
+{
+    static const char *const options[] = {"--num-workers 1 --batch-size 1", "--num-workers 4 --batch-size 3",
+                                          "--num-workers 8 --batch-size 24 --overlay"};
+    write_masks(24);
+    assert_succeeds(dptrain(SMALL_UNET " --data-dir data --n-epoch 1 --valid-split 0"));
+    for (int o = 0; o < 3; o++) {
+        char folder[64], path[80];
+        snprintf(folder, sizeof folder, "found%d", o);
+        for (int i = 7; i < 24; i += 6) {
+            snprintf(path, sizeof path, "%s/p%02d%s.png", folder, i, o == 2 ? "_overlay" : "");
+            ck_assert(dp_make_directories(path, NULL) == DP_OK);
+        }
+        const run *r = dptrain(PREDICT "--data data/images -o %s --quiet %s", folder, options[o]);
+        ck_assert_int_eq(r->code, 1);
+        snprintf(path, sizeof path, "cannot write '%s/p07%s.png': it is a directory\n", folder,
+                 o == 2 ? "_overlay" : "");
+        assert_contains(r->err, path);
+        ck_assert_ptr_eq(strchr(r->err, '\n'), r->err + strlen(r->err) - 1);
+        for (int i = 0; i < 24; i++) {
+            snprintf(path, sizeof path, "%s/p%02d.png", folder, i);
+            ck_assert_int_eq(strstr(r->out, path) != NULL, i < 7);
+            ck_assert(i >= 7 || file_exists(path));
+        }
+    }
+}
+END_TEST
+
 /* Headers are looked at beforehand, so these come to light in the middle: the others are predicted all the
  * same, and then each of these is named. */
 START_TEST(damaged_pixels_cost_no_other_picture)
@@ -564,6 +594,7 @@ Suite *pictures_suite(void)
     tcase_add_test(c, classes_without_names_are_told_by_their_order);
     tcase_add_test(c, pictures_decoded_ahead_are_predicted_in_their_order);
     tcase_add_test(c, a_picture_of_any_size_has_a_mask_of_its_size);
+    tcase_add_test(c, the_first_mask_that_cannot_be_written_is_named);
     tcase_add_test(c, damaged_pixels_cost_no_other_picture);
     tcase_add_test(c, an_augmented_run_continues_to_the_same_bits);
     tcase_add_test(c, options_for_pictures_are_for_pictures);

@@ -158,6 +158,32 @@ START_TEST(a_stop_drops_what_was_not_taken)
 }
 END_TEST
 
+/* As files are written: what there is to do becomes known bit by bit, from item 3 on. */
+START_TEST(more_may_come)
+{
+    works w = {.failing = 9};
+    dp_ahead *a = create(&w, _i, 1, 0);
+    int64_t slot, taken = 3;
+    dp_ahead_start(a, taken, taken);
+    for (int64_t end = 4; end <= ITEMS; end++) {
+        dp_ahead_extend(a, end);
+        while (taken < end && (end - taken == SLOTS - 1 || end == ITEMS || dp_ahead_has_next(a))) {
+            ck_assert_int_eq(dp_ahead_next(a, &slot, NULL), taken == 9 ? DP_ERROR_IO : DP_OK);
+            ck_assert_int_eq(slot < 0, taken == 9);
+            if (slot >= 0) {
+                ck_assert_int_eq(w.made[slot], taken);
+                dp_ahead_release(a, slot);
+            }
+            taken++;
+        }
+    }
+    ck_assert_int_eq(taken, ITEMS);
+    ck_assert(!dp_ahead_has_next(a));
+    ck_assert(dp_ahead_next(a, &slot, NULL) == DP_OK && slot == -1);
+    dp_ahead_free(a);
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("ahead");
@@ -167,6 +193,7 @@ int main(void)
     tcase_add_test(t, every_item_may_fail);
     tcase_add_test(t, as_much_waits_as_may);
     tcase_add_loop_test(t, a_stop_drops_what_was_not_taken, 1, 5);
+    tcase_add_loop_test(t, more_may_come, 1, 5);
     suite_add_tcase(s, t);
     SRunner *runner = srunner_create(s);
     srunner_run_all(runner, CK_ENV);
