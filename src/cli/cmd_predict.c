@@ -141,11 +141,14 @@ static void print_accuracy(const prediction *p, FILE *out)
 static dp_status predict_and_close(prediction *p, dp_error *err)
 {
     bool to_file = p->csv.file;
-    dp_status status = dp_predict(p->context, p->model, &p->state, &p->config, err), closed = DP_OK;
+    dp_error one = {0}, other = {0};
+    dp_status status = dp_predict(p->context, p->model, &p->state, &p->config, &one), closed = DP_OK;
     if (p->ended && to_file)
-        closed = cli_output_close(&p->csv, status == DP_OK ? err : NULL);
-    if (status != DP_OK || closed != DP_OK)
-        return status != DP_OK ? status : closed;
+        closed = cli_output_close(&p->csv, &other);
+    if (status != DP_OK)
+        return dp_fail(err, status, "%s%s%s", one.message, closed == DP_OK ? "" : "; ", other.message);
+    if (closed != DP_OK)
+        return dp_fail(err, closed, "%s", other.message);
     print_accuracy(p, to_file ? stdout : stderr); /* a CSV on stdout stays one */
     return DP_OK;
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "base/text.h"
 #include "train/train.h"
 
 enum { HASHED_SAMPLES = 64 };
@@ -108,8 +109,8 @@ static dp_status add_data(dp_settings *s, const char *name, const dp_dataset *da
     uint64_t h;
     DP_TRY(hash_data(data, &h, err));
     char text[160];
-    snprintf(text, sizeof text, "%lld samples of %lld values (contents %016llx)", (long long)d->samples,
-             (long long)d->elements, (unsigned long long)h);
+    snprintf(text, sizeof text, "%lld sample%s of %lld value%s (contents %016llx)", (long long)d->samples,
+             dp_s(d->samples), (long long)d->elements, dp_s(d->elements), (unsigned long long)h);
     return add(s, name, text, err);
 }
 

@@ -372,7 +372,7 @@ START_TEST(the_first_mask_that_cannot_be_written_is_named)
     write_masks(24);
     assert_succeeds(dptrain(SMALL_UNET " --data-dir data --n-epoch 1 --valid-split 0"));
     for (int o = 0; o < 3; o++) {
-        char folder[64], path[80];
+        char folder[64], path[160];
         snprintf(folder, sizeof folder, "found%d", o);
         for (int i = 7; i < 24; i += 6) {
             snprintf(path, sizeof path, "%s/p%02d%s.png", folder, i, o == 2 ? "_overlay" : "");
@@ -437,6 +437,9 @@ START_TEST(damaged_pixels_cost_no_other_picture)
     size_t size;
     ck_assert(dp_file_read("labels.csv", &bytes, &size, NULL) == DP_OK);
     ck_assert(size == strlen(labels) && memcmp(bytes, labels, size) == 0);
+    r = dptrain("predict --init labels/model_best.safetensors --data data/images --quiet -o /dev/full");
+    assert_fails(r, 1, "3 files cannot be used: ");
+    assert_contains(r->err, "; cannot write '/dev/full'");
     int lines = 0;
     for (const char *at = labels; (at = strchr(at, '\n')); at++)
         lines++;
