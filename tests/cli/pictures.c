@@ -439,7 +439,7 @@ START_TEST(damaged_pixels_cost_no_other_picture)
     ck_assert(size == strlen(labels) && memcmp(bytes, labels, size) == 0);
     r = dptrain("predict --init labels/model_best.safetensors --data data/images --quiet -o /dev/full");
     assert_fails(r, 1, "3 files cannot be used: ");
-    assert_contains(r->err, "; cannot write '/dev/full'");
+    assert_contains(r->err, "; cannot write --output '/dev/full'");
     int lines = 0;
     for (const char *at = labels; (at = strchr(at, '\n')); at++)
         lines++;
