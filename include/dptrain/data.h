@@ -47,8 +47,8 @@ typedef enum dp_target_kind {
 
 /* Half of the samples are mirrored; a box of 70 to 100 % of each side is cut out and brought to the size. */
 enum { DP_AUGMENT_HFLIP = 1, DP_AUGMENT_VFLIP = 2, DP_AUGMENT_CROP = 4 };
-extern const char
-    *const dp_augment_names[]; /* of the bits, from the lowest: "hflip", "vflip", "crop", NULL */
+/* Of the bits, from the lowest: "hflip", "vflip", "crop", NULL. */
+extern const char *const dp_augment_names[];
 
 typedef struct dp_data_config {
     const char *source; /* "fashion-mnist", "idx:DIR", "safetensors:FILE", "segmentation:DIR", "images:DIR",

@@ -278,10 +278,7 @@ void dp_model_dir_close(dp_model_dir *dir)
 
 dp_status dp_model_dir_check_fresh(const dp_model_dir *dir, bool overwrite, dp_error *err)
 {
-    if (overwrite)
-        return DP_OK;
-    DP_TRY(visit(dir->path, &(visitor){.each = check_state}, err));
-    return visit(dir->path, &(visitor){.each = refuse_checkpoint}, err);
+    return overwrite ? DP_OK : visit(dir->path, &(visitor){.each = refuse_checkpoint}, err);
 }
 
 /* ---- states ---- */

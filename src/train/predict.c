@@ -135,10 +135,11 @@ static dp_status prepare_folder(const dp_predictor *p, const dp_names *names, dp
 
 static dp_status predict_each(dp_predictor *p, const dp_inputs *inputs, dp_bad_files *bad, dp_error *err)
 {
-    dp_decoder *decoder;
-    if (p->masks)
+    dp_decoder *decoder = NULL;
+    if (p->masks && inputs->count > 0)
         DP_TRY(dp_mask_writer_create(p, inputs->count, &p->writer, err));
-    DP_TRY(dp_decoder_create(p, inputs->list, inputs->count, &decoder, err));
+    if (inputs->count > 0) /* else all were bad, and are left out */
+        DP_TRY(dp_decoder_create(p, inputs->list, inputs->count, &decoder, err));
     if (p->config->start)
         p->config->start(p->config->user);
     dp_status status = DP_OK;
@@ -148,7 +149,7 @@ static dp_status predict_each(dp_predictor *p, const dp_inputs *inputs, dp_bad_f
     if (status == DP_OK)
         status = dp_predict_flush(p, err);
     /* What is still to be written comes before the picture that failed, and so does its failure. */
-    dp_status written = p->masks ? dp_mask_writer_finish(p->writer, err) : DP_OK;
+    dp_status written = p->writer ? dp_mask_writer_finish(p->writer, err) : DP_OK;
     return written != DP_OK ? written : status;
 }
 

@@ -33,7 +33,7 @@ static int64_t pixels_of(const void *user, int64_t item)
 static dp_status prepare(dp_decoder *d, int64_t count, dp_error *err)
 {
     const dp_predict_config *c = d->predictor->config;
-    int workers = c->workers < count ? c->workers : count > 0 ? (int)count : 1;
+    int workers = c->workers < count ? c->workers : (int)count;
     /* A batch that waits, and a picture that each thread is at. */
     d->slot_count = c->batch_size + workers;
     d->slot_count = d->slot_count < count ? d->slot_count : count + 1;

@@ -123,10 +123,10 @@ static dp_status write_one(void *user, int thread, int64_t item, int64_t slot, d
 static dp_status prepare(dp_mask_writer *w, int64_t count, dp_error *err)
 {
     const dp_predict_config *c = w->predictor->config;
-    int threads = c->workers < count ? c->workers : count > 0 ? (int)count : 1;
+    int threads = c->workers < count ? c->workers : (int)count;
     /* A batch that waits, and a picture that each thread is at. */
     w->room = c->batch_size + threads;
-    w->room = w->room < count ? w->room : threads > count ? 1 : count;
+    w->room = w->room < count ? w->room : count;
     DP_TRY(dp_calloc((size_t)w->room, sizeof *w->jobs, "masks to write", &w->jobs, err));
     const dp_ahead_config ahead = {.name = "dp-writer",
                                    .threads = threads,

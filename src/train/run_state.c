@@ -258,9 +258,8 @@ dp_status dp_run_file_open(const char *path, dp_run_file *out, dp_error *err)
 dp_status dp_run_file_check(const dp_run_file *f, const dp_model *model, int moments, dp_error *err)
 {
     dp_error reason = {0};
-    if (dp_run_tensors_check(f->file, f->path, model, model_prefix, moments, &reason) == DP_OK)
-        return DP_OK;
-    return dp_fail(err, DP_ERROR_IO, "%s: it is damaged", reason.message);
+    dp_status status = dp_run_tensors_check(f->file, f->path, model, model_prefix, moments, &reason);
+    return status == DP_OK ? DP_OK : dp_fail(err, DP_ERROR_IO, "%s: it is damaged", reason.message);
 }
 
 dp_status dp_run_file_read(const dp_run_file *f, const dp_model *model, dp_run_tensors *t, dp_error *err)

@@ -64,6 +64,18 @@ static dp_status fail_unsound(const dp_trainer *t, const char *directory, const 
     return dp_fail(err, DP_ERROR_IO, "%s; --resume never%s starts afresh", lost, here ? " --overwrite" : "");
 }
 
+/* The run begins in its own directory, with nothing or with a state from elsewhere. */
+static dp_status check_fresh(const dp_trainer *t, dp_error *err)
+{
+    dp_error one = {0};
+    dp_status status = dp_model_dir_check_fresh(&t->dir, t->config->overwrite, &one);
+    if (status == DP_OK)
+        return DP_OK;
+    bool holds_a_run = t->elsewhere && status == DP_ERROR_USAGE;
+    return dp_fail(err, status, "%s%s", one.message,
+                   holds_a_run ? "; without --resume the run in it continues" : "");
+}
+
 /* The states that the run may continue from, and their directory. */
 static dp_status choose_states(dp_trainer *t, const char **directory, dp_state_list *states, dp_error *err)
 {
@@ -80,15 +92,8 @@ static dp_status choose_states(dp_trainer *t, const char **directory, dp_state_l
     if (c->resume == DP_RESUME_FROM && states->count == 0)
         return dp_fail(err, DP_ERROR_IO, "'%s' holds no checkpoint that a run can continue from", *directory);
     t->elsewhere = states->count > 0 && c->model_dir && !same_directory(*directory, c->model_dir);
-    if (!c->model_dir || (states->count > 0 && !t->elsewhere))
-        return DP_OK;
-    dp_error one = {0};
-    dp_status status = dp_model_dir_check_fresh(&t->dir, c->overwrite, &one);
-    return status == DP_OK ? DP_OK
-                           : dp_fail(err, status, "%s%s", one.message,
-                                     t->elsewhere && status == DP_ERROR_USAGE
-                                         ? "; without --resume the run in it continues"
-                                         : "");
+    bool fresh = c->model_dir && (states->count == 0 || t->elsewhere);
+    return fresh ? check_fresh(t, err) : DP_OK;
 }
 
 static dp_status read_state(dp_trainer *t, const char *directory, const char *name, dp_error *err)

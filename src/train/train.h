@@ -225,8 +225,8 @@ dp_status dp_model_dir_repair(dp_model_dir *dir, dp_error *err);
 /* The path of something that is in the place of a state or of the marker and is no file; NULL: there is none.
  * Owner: the caller. */
 dp_status dp_model_dir_obstacle(const dp_model_dir *dir, char **out, dp_error *err);
-/* Before a run starts afresh, unless it may overwrite what lies there: DP_ERROR_IO if something is in the way
- * of its states, DP_ERROR_USAGE if the directory holds a checkpoint. */
+/* Before a run starts afresh: DP_ERROR_USAGE if the directory holds a checkpoint, or something in the place
+ * of one, that may not be overwritten. */
 dp_status dp_model_dir_check_fresh(const dp_model_dir *dir, bool overwrite, dp_error *err);
 /* Removes the checkpoints of an earlier run, among which no obstacle may be; one that has begun to go never
  * counts again. */

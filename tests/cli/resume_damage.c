@@ -365,6 +365,8 @@ START_TEST(what_is_advised_starts_afresh)
     for (int i = 3; i >= 0; i--) {
         const run *r = dptrain(RUN "%s", options[i]);
         assert_fails(r, 1, said[_i]);
+        if (i == 2)
+            assert_fails(dptrain(RUN "--resume never"), 2, "use --overwrite to start afresh or another");
         if (i % 3 != 0)
             continue;
         r = dptrain(RUN "%s%s", options[i], advice_of(r));
