@@ -104,8 +104,12 @@ static dp_status read_state(dp_trainer *t, const char *directory, const char *na
     dp_free(path);
     DP_TRY(status);
     t->state = t->file.state;
-    DP_TRY(dp_settings_compare(&t->file.settings, &t->settings, directory, err));
-    return dp_run_file_check(&t->file, t->model, t->tensors.moments, err);
+    status = dp_settings_compare(&t->file.settings, &t->settings, directory, err);
+    if (status == DP_OK)
+        status = dp_run_file_check(&t->file, t->model, t->tensors.moments, err);
+    if (status != DP_OK)
+        dp_run_file_close(&t->file); /* another state may be tried */
+    return status;
 }
 
 static void warn_of_losses(const dp_trainer *t, const char *lost, const char *directory, const char *chosen)
