@@ -197,7 +197,7 @@ static bool own_winograd_fits(conv_op *c, const dp_dnnl_conv_config *config, lay
 
 /* *found is left false where there is no fast code for this pair. The library's Winograd comes first: 3x3
  * kernels on AVX-512, blocked by 16. Our own comes before everything else that it has for a blocked order,
- * but where it has nothing for that order, neither have we: the machine's vectors have another length. */
+ * and also where it has nothing (for images of 2x2, say), if the machine's vectors are as long. */
 static dp_status try_pair(conv_op *c, dp_cpu_device *device, dp_dnnl_conv_config *config, layout_pair pair,
                           bool reference, bool *found, dp_error *err)
 {
@@ -210,9 +210,11 @@ static dp_status try_pair(conv_op *c, dp_cpu_device *device, dp_dnnl_conv_config
     config->backward_weights = c->weights_wanted && !c->use_thin;
     DP_TRY(dp_dnnl_conv_create(device->dnnl, config, reference, &c->conv, err));
     *found = c->conv != NULL;
-    if (*found && !dp_dnnl_conv_is_winograd(c->conv) && own_winograd_fits(c, config, pair)) {
+    bool own = *found ? !dp_dnnl_conv_is_winograd(c->conv) : dp_cpu_block(pair.in) == dp_dnnl_lanes();
+    if (own && own_winograd_fits(c, config, pair)) {
         dp_dnnl_conv_destroy(c->conv);
         c->conv = NULL;
+        *found = true;
     }
     return DP_OK;
 }

@@ -59,6 +59,16 @@ void dp_dnnl_close(dp_dnnl *dnnl)
     dp_free(dnnl);
 }
 
+static bool offers(dnnl_cpu_isa_t wanted)
+{
+    return ((int)dnnl_get_effective_cpu_isa() & (int)wanted) == (int)wanted;
+}
+
+int dp_dnnl_lanes(void)
+{
+    return offers(dnnl_cpu_isa_avx512_core) ? 16 : offers(dnnl_cpu_isa_avx2) ? 8 : 4;
+}
+
 dp_status dp_dnnl_sgemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, const float *a,
                         int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc,
                         dp_error *err)

@@ -14,6 +14,8 @@ typedef struct dp_dnnl dp_dnnl; /* an engine and a stream: one per device, used 
 dp_status dp_dnnl_open(dp_dnnl **out, dp_error *err);
 void dp_dnnl_close(dp_dnnl *dnnl); /* NULL is fine */
 
+int dp_dnnl_lanes(void); /* floats in the vectors that the library uses here: 16, 8 or 4 */
+
 /* c = op(a) op(b) + beta c, row-major: op(a) is [m, k], op(b) [k, n], c [m, n]; ld* are row lengths as they
  * lie in memory. */
 dp_status dp_dnnl_sgemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, const float *a,

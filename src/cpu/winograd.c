@@ -1,24 +1,31 @@
-/* Winograd's F(4x4, 3x3) and F(2x2, 5x5): Lavin and Gray, "Fast Algorithms for Convolutional Neural
- * Networks", 2015.
+/* Winograd's F(4x4, 3x3), F(2x2, 3x3) and F(2x2, 5x5): Lavin and Gray, "Fast Algorithms for Convolutional
+ * Neural Networks", 2015.
  *
- * A tile of outputs comes from 6x6 inputs d and a kernel g by Y = A'[(G g G') * (B' d B)]A, where *
- * multiplies the 36 positions one by one. For all tiles and channels together that makes 36 matrix products
- * [tiles, in] x [in, out]: a quarter of the multiplications of the direct sum with 3x3 kernels, whose tiles
- * are 4x4; with 5x5 kernels, whose tiles are 2x2, 9 of 25. The gradient of the weights is
- * G'[sum over tiles of (B' d B) * (A dY A')]G: 36 products [in, tiles] x [tiles, out].
+ * A tile of outputs comes from a tile of inputs d and a kernel g by Y = A'[(G g G') * (B' d B)]A, where *
+ * multiplies position by position. For all tiles and channels together that makes a matrix product
+ * [tiles, in] x [in, out] for each of the 36 positions of a tile of 6x6 inputs: a quarter of the
+ * multiplications of the direct sum with 3x3 kernels, whose tiles of outputs are 4x4; with 5x5 kernels, whose
+ * tiles are 2x2, 9 of 25. The gradient of the weights is G'[sum over tiles of (B' d B) * (A dY A')]G: 36
+ * products [in, tiles] x [tiles, out].
  *
- * The matrices follow from polynomials at the points 0, P, -P, Q, -Q and infinity: a sum of products of
- * n + r - 1 = 6 values comes from two polynomials of n and r coefficients. A evaluates one with as many
- * coefficients as a tile has rows, G one with as many as the kernel has, and B depends on the points alone.
- * P = 5/8, Q = 3/2 keep float32's rounding smaller than the usual 1 and 2 do.
+ * On few small images turning the weights into 36 matrices is more work than multiplying by them. 3x3 kernels
+ * then use tiles of 4x4 inputs: 16 positions for 2x2 outputs, 4 of 9 of the multiplications.
+ *
+ * The matrices follow from polynomials at points, of which one is infinity: a sum of products of n + r - 1
+ * values, one for each point, comes from two polynomials of n and r coefficients. A evaluates one with as
+ * many coefficients as a tile of outputs has rows, G one with as many as the kernel has, and B depends on the
+ * points alone. The points 0, P, -P, Q, -Q with P = 5/8, Q = 3/2 keep float32's rounding smaller than the
+ * usual 1 and 2 do; four points are 0, 1, -1 and infinity. The scales of G's rows belong to the kernels or,
+ * where there are fewer of them, to the tiles of inputs.
  *
  * The channels of a block are the lanes of a vector, so transforms are plain arithmetic on vectors
  * (winograd_lanes.h). Tiles are taken in batches whose transforms fit the caches; within a batch come three
  * phases, each shared by the device's threads: transform, products, transform back. Where one batch is
- * enough, the columns of the weights are taken in panels instead, and their rows in groups as long as a sum,
- * for the same reason: the transformed weights are 4 times the plain ones and never leave the caches.
- * Transformed tensors lie as [36][blocks][tiles][lanes], transformed weights as [36][pairs of blocks of
- * columns][rows][2 lanes].
+ * enough, the weights are most of the work. Then each thread has a share of their columns and takes it pair
+ * by pair of blocks, and its rows in groups as long as a sum: the transformed weights are 2 or 4 times the
+ * plain ones and never leave the caches.
+ * Transformed tensors lie as [positions][blocks][tiles][lanes], transformed weights as [pairs of blocks of
+ * columns][positions][rows][2 lanes].
  */
 #include "cpu/winograd.h"
 
@@ -26,9 +33,8 @@
 #include "cpu/winograd_pass.h"
 
 enum {
-    POSITIONS = DP_WINOGRAD_POSITIONS,
     BATCH_FLOATS = 128 * 1024, /* of one transformed tensor in a batch of tiles, about */
-    PANEL_FLOATS = 128 * 1024, /* of the transformed weights of a panel and group, about */
+    SAVED_PRODUCTS = 84,       /* take as long as turning a kernel into 36 matrices instead of 16, about */
     FEW_TILES = 4,             /* or more columns to each */
     LEAST_TILES = 48,          /* in a batch: the transformed weights pass once for each */
 };
@@ -43,16 +49,36 @@ static int64_t align(int64_t floats)
     return (floats + 15) / 16 * 16;
 }
 
-static int tile_of(const dp_winograd *s)
+/* Of outputs, from tiles of side x side inputs. */
+static int tile_of(const dp_winograd *s, int side)
 {
-    return DP_WINOGRAD_SIDE + 1 - s->kernel;
+    return side + 1 - s->kernel;
+}
+
+static int64_t positions(const dp_winograd_pass *p)
+{
+    return (int64_t)p->side * p->side;
+}
+
+/* Products for each pair of channels of an image of height x width outputs. */
+static int64_t products(const dp_winograd *s, int side, int64_t height, int64_t width)
+{
+    int64_t tile = tile_of(s, side);
+    return s->batch * ceil_div(height, tile) * ceil_div(width, tile) * side * side;
+}
+
+/* The larger tiles, unless what they save does not make up for turning the weights into 36 matrices. */
+static int choose_side(const dp_winograd *s, int64_t height, int64_t width)
+{
+    int64_t small = products(s, 4, height, width), large = products(s, 6, height, width);
+    return s->kernel == 3 && small <= large + SAVED_PRODUCTS ? 4 : 6;
 }
 
 /* How many tiles and pairs of blocks of columns are handled together. */
 static void plan_parts(dp_winograd_pass *p, int threads)
 {
     int64_t wide = p->from.blocks > 2 * p->pairs ? p->from.blocks : 2 * p->pairs;
-    int64_t most = BATCH_FLOATS / (POSITIONS * wide * p->lanes);
+    int64_t most = BATCH_FLOATS / (positions(p) * wide * p->lanes);
     most = (most > LEAST_TILES ? most : LEAST_TILES) * threads;
     if (FEW_TILES * p->tiles <= p->pairs * 2 * p->lanes && most < p->tiles)
         most = p->tiles; /* there is less of them than of the weights: these come in panels instead */
@@ -60,11 +86,10 @@ static void plan_parts(dp_winograd_pass *p, int threads)
     p->batch = ceil_div(p->batch, DP_WINOGRAD_ROWS) * DP_WINOGRAD_ROWS;
     p->panel = p->pairs;
     p->group = p->rows;
-    if (p->batch >= p->tiles) {
+    if (p->batch >= p->tiles && p->pairs >= threads) {
+        p->shares = threads;
+        p->panel = 1;
         p->group = p->rows < DP_WINOGRAD_SUM_CHANNELS ? p->rows : DP_WINOGRAD_SUM_CHANNELS;
-        int64_t pairs = PANEL_FLOATS / (POSITIONS * p->group * 2 * p->lanes) * threads;
-        p->panel = pairs < threads ? threads : pairs;
-        p->panel = p->panel < p->pairs ? p->panel : p->pairs;
     }
 }
 
@@ -73,7 +98,6 @@ static dp_winograd_pass plan(const dp_winograd *s, bool backward, int threads)
 {
     dp_winograd_pass p = {.lanes = s->block,
                           .kernel = s->kernel,
-                          .tile = tile_of(s),
                           .in_channels = s->in_channels,
                           .out_channels = s->out_channels,
                           .backward = backward};
@@ -81,6 +105,8 @@ static dp_winograd_pass plan(const dp_winograd *s, bool backward, int threads)
     dp_winograd_image out = {NULL, ceil_div(s->out_channels, s->block), s->out_height, s->out_width};
     p.from = backward ? out : in;
     p.to = backward ? in : out;
+    p.side = choose_side(s, p.to.height, p.to.width);
+    p.tile = tile_of(s, p.side);
     for (int i = 0; i < 2; i++)
         p.padding[i] = backward ? s->kernel - 1 - s->padding[i] : s->padding[i];
     p.tiles_down = ceil_div(p.to.height, p.tile);
@@ -88,31 +114,42 @@ static dp_winograd_pass plan(const dp_winograd *s, bool backward, int threads)
     p.tiles = s->batch * p.tiles_down * p.tiles_across;
     p.rows = p.from.blocks * p.lanes;
     p.pairs = ceil_div(p.to.blocks, 2);
+    p.scaled_tiles = p.tiles <= p.pairs * 2 * p.lanes;
     plan_parts(&p, threads);
     return p;
 }
 
+/* Of the transformed weights and of `to`, for one share. */
 static int64_t weights_floats(const dp_winograd_pass *p)
 {
-    return align(POSITIONS * dp_winograd_weights_step(p));
+    return align(p->panel * positions(p) * dp_winograd_weights_step(p));
+}
+
+static int64_t to_floats(const dp_winograd_pass *p)
+{
+    return align(positions(p) * dp_winograd_to_step(p));
 }
 
 static int64_t from_floats(const dp_winograd_pass *p)
 {
-    return align(POSITIONS * dp_winograd_from_step(p));
+    return align(positions(p) * dp_winograd_from_step(p));
+}
+
+static int64_t places(const dp_winograd_pass *p)
+{
+    return p->shares > 0 ? p->shares : 1;
 }
 
 static size_t pass_bytes(const dp_winograd_pass *p)
 {
-    int64_t to = align(POSITIONS * dp_winograd_to_step(p));
-    return (size_t)(weights_floats(p) + from_floats(p) + to) * sizeof(float);
+    return (size_t)(places(p) * (weights_floats(p) + to_floats(p)) + from_floats(p)) * sizeof(float);
 }
 
 static void place_workspace(dp_winograd_pass *p, void *workspace)
 {
-    p->u = workspace;
-    p->v = p->u + weights_floats(p);
-    p->m = p->v + from_floats(p);
+    p->v = workspace;
+    p->u = p->v + from_floats(p);
+    p->m = p->u + places(p) * weights_floats(p);
 }
 
 size_t dp_winograd_workspace(const dp_winograd *shape, int threads)
@@ -124,10 +161,12 @@ size_t dp_winograd_workspace(const dp_winograd *shape, int threads)
 
 static const dp_winograd_kernels *kernels_of(const dp_winograd_pass *p)
 {
-    return p->lanes == 8 ? &dp_winograd_kernels_8 : &dp_winograd_kernels_16;
+    if (p->lanes == 8)
+        return p->side == 4 ? &dp_winograd_8_side4 : &dp_winograd_8_side6;
+    return p->side == 4 ? &dp_winograd_16_side4 : &dp_winograd_16_side6;
 }
 
-/* Goes to the next batch of tiles, or panel; false behind the last. */
+/* Goes to the next batch of tiles; false behind the last. */
 static bool next_batch(dp_winograd_pass *p)
 {
     p->first += p->count;
@@ -135,18 +174,7 @@ static bool next_batch(dp_winograd_pass *p)
     return p->count > 0;
 }
 
-static bool next_panel(dp_winograd_pass *p)
-{
-    p->first_pair += p->pair_count;
-    p->pair_count = p->pairs - p->first_pair < p->panel ? p->pairs - p->first_pair : p->panel;
-    return p->pair_count > 0;
-}
-
-static void first_panel(dp_winograd_pass *p)
-{
-    p->first_pair = p->pair_count = 0;
-}
-
+/* The same for groups of rows. */
 static bool next_group(dp_winograd_pass *p)
 {
     p->first_row += p->row_count;
@@ -172,20 +200,57 @@ static int64_t panel_blocks(const dp_winograd_pass *p)
     return left < most ? left : most;
 }
 
-/* With several batches there is one panel and group, and the transformed weights stay. */
+static void all_columns(dp_winograd_pass *p)
+{
+    p->first_pair = 0;
+    p->pair_count = p->pairs;
+    p->first_row = 0;
+    p->row_count = p->rows;
+}
+
+/* A share of the pairs, one by one, by `one_pair`. */
+static void walk_share(const dp_winograd_pass *p, int64_t share, void (*one_pair)(dp_winograd_pass *p))
+{
+    dp_winograd_pass own = *p;
+    own.u += share * weights_floats(p);
+    own.m += share * to_floats(p);
+    own.pair_count = 1;
+    int64_t end = p->pairs * (share + 1) / p->shares;
+    for (own.first_pair = p->pairs * share / p->shares; own.first_pair < end; own.first_pair++)
+        one_pair(&own);
+}
+
+static void convolve_pair(dp_winograd_pass *p)
+{
+    const dp_winograd_kernels *k = kernels_of(p);
+    for (first_group(p); next_group(p);) {
+        k->weights(p, 0, weights_items(p));
+        k->products(p, 0, positions(p));
+    }
+    k->tiles_out(p, 0, panel_blocks(p) * p->count);
+}
+
+static void convolve_shares(const void *pass, int64_t begin, int64_t end)
+{
+    for (int64_t share = begin; share < end; share++)
+        walk_share(pass, share, convolve_pair);
+}
+
+/* With several batches the transformed weights stay. */
 static void convolve(int threads, dp_winograd_pass *p)
 {
     const dp_winograd_kernels *k = kernels_of(p);
+    all_columns(p);
     while (next_batch(p)) {
         dp_cpu_for(threads, p->from.blocks * p->count, 32, k->tiles_in, p);
-        for (first_panel(p); next_panel(p);) {
-            for (first_group(p); next_group(p);) {
-                if (p->first == 0)
-                    dp_cpu_for(threads, weights_items(p), 8, k->weights, p);
-                dp_cpu_for(threads, POSITIONS * p->pair_count, 1, k->products, p);
-            }
-            dp_cpu_for(threads, panel_blocks(p) * p->count, 32, k->tiles_out, p);
+        if (p->shares) {
+            dp_cpu_for(threads, p->shares, 1, convolve_shares, p);
+            continue;
         }
+        if (p->first == 0)
+            dp_cpu_for(threads, weights_items(p), 8, k->weights, p);
+        dp_cpu_for(threads, positions(p) * p->pair_count, 1, k->products, p);
+        dp_cpu_for(threads, panel_blocks(p) * p->count, 32, k->tiles_out, p);
     }
 }
 
@@ -213,6 +278,22 @@ void dp_winograd_backward_data(int threads, const dp_winograd *shape, const floa
     convolve(threads, &p);
 }
 
+static void gradient_of_pair(dp_winograd_pass *p)
+{
+    const dp_winograd_kernels *k = kernels_of(p);
+    k->gradients_in(p, 0, panel_blocks(p) * p->count);
+    for (first_group(p); next_group(p);) {
+        k->gradient_products(p, 0, positions(p));
+        k->gather(p, 0, weights_items(p));
+    }
+}
+
+static void gradient_shares(const void *pass, int64_t begin, int64_t end)
+{
+    for (int64_t share = begin; share < end; share++)
+        walk_share(pass, share, gradient_of_pair);
+}
+
 void dp_winograd_backward_weights(int threads, const dp_winograd *shape, const float *in,
                                   const float *out_gradient, float *weights_gradient, bool accumulate,
                                   void *workspace)
@@ -224,17 +305,17 @@ void dp_winograd_backward_weights(int threads, const dp_winograd *shape, const f
     p.to.data = out_gradient;
     p.weights_gradient = weights_gradient;
     p.accumulate = accumulate;
+    all_columns(&p);
     while (next_batch(&p)) {
         dp_cpu_for(threads, p.from.blocks * p.count, 32, k->tiles_in, &p);
-        for (first_panel(&p); next_panel(&p);) {
-            dp_cpu_for(threads, panel_blocks(&p) * p.count, 32, k->gradients_in, &p);
-            for (first_group(&p); next_group(&p);) {
-                dp_cpu_for(threads, POSITIONS * p.pair_count, 1, k->gradient_products, &p);
-                if (p.first + p.count == p.tiles)
-                    dp_cpu_for(threads, weights_items(&p), 8, k->gather, &p);
-            }
+        if (p.shares) {
+            dp_cpu_for(threads, p.shares, 1, gradient_shares, &p);
+            return;
         }
+        dp_cpu_for(threads, panel_blocks(&p) * p.count, 32, k->gradients_in, &p);
+        dp_cpu_for(threads, positions(&p) * p.pair_count, 1, k->gradient_products, &p);
     }
+    dp_cpu_for(threads, weights_items(&p), 8, k->gather, &p);
 }
 
 bool dp_winograd_fits(const dp_winograd *s, const int kernel[2], const int stride[2])
@@ -247,7 +328,7 @@ bool dp_winograd_fits(const dp_winograd *s, const int kernel[2], const int strid
         return false;
     /* A tile of 6x6 products for a quarter of its outputs multiplies as often as the direct sum: nine times
      * for each of 2x2 outputs of 4x4. */
-    int64_t side = tile_of(s), outputs = s->out_height * s->out_width;
+    int64_t side = tile_of(s, 6), outputs = s->out_height * s->out_width;
     int64_t tiles = ceil_div(s->out_height, side) * ceil_div(s->out_width, side);
     return s->in_channels >= LEAST_CHANNELS && s->out_channels >= LEAST_CHANNELS &&
            4 * outputs >= tiles * side * side;

@@ -1,5 +1,5 @@
 /* The kernels of Winograd's convolutions: see winograd.c. A source file includes this once, after defining
- * LANES, the channels of a block; CHANNEL_ROWS, which divides it; and KERNELS, the name of the table. */
+ * LANES, the channels of a block; SIDE, of a tile of inputs, 4 or 6; and KERNELS, the name of the table. */
 #include <math.h>
 
 #include "cpu/clones.h"
@@ -12,95 +12,31 @@
 
 enum {
     PAIR = 2 * LANES,
-    SIDE = DP_WINOGRAD_SIDE,
-    POSITIONS = DP_WINOGRAD_POSITIONS,
+    POSITIONS = SIDE * SIDE,
     ROWS = DP_WINOGRAD_ROWS,
     WEIGHT_ROWS = DP_WINOGRAD_WEIGHT_ROWS,
+    CHANNEL_ROWS = LANES / 2, /* channels in the registers of a gradient's product */
     SUM_CHANNELS = DP_WINOGRAD_SUM_CHANNELS,
-    MOST_TAPS = 25,
-    MOST_OUTPUTS = 16
+    /* What there is of kernels and of tiles of outputs: with tiles of 4 inputs, one of each. */
+    SMALL_KERNEL = 3,
+    LARGE_KERNEL = SIDE - 1,
+    SMALL_TILE = 2,
+    LARGE_TILE = SIDE - 2,
+    MOST_TAPS = LARGE_KERNEL * LARGE_KERNEL,
+    MOST_OUTPUTS = LARGE_TILE * LARGE_TILE
 };
 
-#define P  0.625f
-#define Q  1.5f
-#define P2 (P * P)
-#define P3 (P * P * P)
-#define P4 (P * P * P * P)
-#define Q2 (Q * Q)
-#define Q3 (Q * Q * Q)
-#define Q4 (Q * Q * Q * Q)
-/* The scales of G's rows: each point's distances from the others, multiplied. */
-#define N0 (P2 * Q2)
-#define NP (2 * P2 * (P2 - Q2))
-#define NQ (2 * Q2 * (Q2 - P2))
+/* Floats from a position to the next in the transformed weights of a whole group. Known to the compiler, it
+ * leaves the registers free that 36 addresses would need. */
+#define USUAL_STEP ((SUM_CHANNELS + 1) * PAIR)
 
 /* May alias float arrays, at any float's address. */
 typedef float lanes __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef int32_t mask __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
-/* ---- transforms of one dimension, of vectors that lie `step` apart ---- */
-
-/* B' d */
-DP_INLINE void transform_in(const lanes *d, int64_t from, lanes *out, int64_t to)
-{
-    lanes d0 = d[0], d1 = d[from], d2 = d[2 * from], d3 = d[3 * from], d4 = d[4 * from], d5 = d[5 * from];
-    lanes even_p = d4 - Q2 * d2, odd_p = P * (d3 - Q2 * d1);
-    lanes even_q = d4 - P2 * d2, odd_q = Q * (d3 - P2 * d1);
-    out[0] = N0 * d0 - (P2 + Q2) * d2 + d4;
-    out[to] = even_p + odd_p;
-    out[2 * to] = even_p - odd_p;
-    out[3 * to] = even_q + odd_q;
-    out[4 * to] = even_q - odd_q;
-    out[5 * to] = N0 * d1 - (P2 + Q2) * d3 + d5;
-}
-
-/* The polynomial with n coefficients c at the six points: A c, and G c but for its scales. n: 2 to 5. */
-DP_INLINE void evaluate(const lanes *c, int64_t from, lanes *out, int64_t to, const int n)
-{
-    lanes even_p = c[0], even_q = c[0], odd_p = P * c[from], odd_q = Q * c[from];
-    if (n > 2) {
-        even_p += P2 * c[2 * from];
-        even_q += Q2 * c[2 * from];
-    }
-    if (n > 3) {
-        odd_p += P3 * c[3 * from];
-        odd_q += Q3 * c[3 * from];
-    }
-    if (n > 4) {
-        even_p += P4 * c[4 * from];
-        even_q += Q4 * c[4 * from];
-    }
-    out[0] = c[0];
-    out[to] = even_p + odd_p;
-    out[2 * to] = even_p - odd_p;
-    out[3 * to] = even_q + odd_q;
-    out[4 * to] = even_q - odd_q;
-    out[5 * to] = c[(n - 1) * from];
-}
-
-/* The transpose: A' m, and G' m of scaled m. */
-DP_INLINE void gather(const lanes *m, int64_t from, lanes *out, int64_t to, const int n)
-{
-    lanes m1 = m[from], m2 = m[2 * from], m3 = m[3 * from], m4 = m[4 * from];
-    lanes sum_p = m1 + m2, difference_p = m1 - m2, sum_q = m3 + m4, difference_q = m3 - m4;
-    lanes powers[5] = {m[0] + sum_p + sum_q, P * difference_p + Q * difference_q, P2 * sum_p + Q2 * sum_q,
-                       P3 * difference_p + Q3 * difference_q, P4 * sum_p + Q4 * sum_q};
-    powers[n - 1] += m[5 * from];
-    for (int i = 0; i < n; i++)
-        out[i * to] = powers[i];
-}
+#include "cpu/winograd_points.h"
 
 /* ---- weights ---- */
-
-/* The scales of G's rows, of vectors that lie `step` apart. */
-DP_INLINE void scale(lanes *v, int64_t step)
-{
-    v[0] *= (float)(1 / N0);
-    v[step] *= (float)(1 / NP);
-    v[2 * step] *= (float)(1 / NP);
-    v[3 * step] *= (float)(1 / NQ);
-    v[4 * step] *= (float)(1 / NQ);
-}
 
 /* Where kernel element k of (row, column) lies in the plain weights. */
 DP_INLINE int64_t weight_at(const dp_winograd_pass *p, int64_t row, int64_t column, int k, const int taps)
@@ -151,7 +87,7 @@ DP_INLINE void load_kernels(const dp_winograd_pass *p, int64_t row, int64_t colu
 
 /* A few rows of a pair of blocks of columns; step: floats from a position to the next. */
 DP_INLINE void weights_of(const dp_winograd_pass *p, int64_t row, int64_t column, float *u, int64_t step,
-                          const int kernel)
+                          const int kernel, const bool scaled)
 {
     const int taps = kernel * kernel;
     float g[WEIGHT_ROWS * MOST_TAPS][PAIR] __attribute__((aligned(64)));
@@ -159,15 +95,17 @@ DP_INLINE void weights_of(const dp_winograd_pass *p, int64_t row, int64_t column
     const int way = p->backward ? -2 : 2; /* from a tap to the next, in vectors: the kernel is turned */
     for (int r = 0; r < WEIGHT_ROWS; r++, u += PAIR)
         for (int half = 0; half < 2; half++) {
-            lanes some[SIDE * 5], line[SIDE];
+            lanes some[SIDE * LARGE_KERNEL], line[SIDE];
             const lanes *taps_of = (const lanes *)(g[r * taps + (p->backward ? taps - 1 : 0)] + half * LANES);
             for (int j = 0; j < kernel; j++) {
                 evaluate(taps_of + way * j, (int64_t)kernel * way, some + j, kernel, kernel);
-                scale(some + j, kernel);
+                if (scaled)
+                    scale(some + j, kernel);
             }
             for (int i = 0; i < SIDE; i++) {
                 evaluate(some + kernel * i, 1, line, 1, kernel);
-                scale(line, 1);
+                if (scaled)
+                    scale(line, 1);
                 for (int j = 0; j < SIDE; j++)
                     *(lanes *)(u + (SIDE * i + j) * step + half * LANES) = line[j];
             }
@@ -203,21 +141,23 @@ DP_INLINE void store_kernels(const dp_winograd_pass *p, int64_t row, int64_t col
 
 /* The gradients of a few rows of the transformed weights, back to the plain ones. */
 DP_INLINE void gather_of(const dp_winograd_pass *p, int64_t row, int64_t column, const float *u, int64_t step,
-                         const int kernel)
+                         const int kernel, const bool scaled)
 {
     const int taps = kernel * kernel;
     float g[WEIGHT_ROWS * MOST_TAPS][PAIR] __attribute__((aligned(64)));
     for (int r = 0; r < WEIGHT_ROWS; r++, u += PAIR)
         for (int half = 0; half < 2; half++) {
-            lanes some[5 * SIDE], line[SIDE];
+            lanes some[SIDE * LARGE_KERNEL], line[SIDE];
             for (int j = 0; j < SIDE; j++) {
                 for (int i = 0; i < SIDE; i++)
                     line[i] = *(const lanes *)(u + (SIDE * i + j) * step + half * LANES);
-                scale(line, 1);
+                if (scaled)
+                    scale(line, 1);
                 gather(line, 1, some + j, SIDE, kernel);
             }
             for (int i = 0; i < kernel; i++) {
-                scale(some + SIDE * i, 1);
+                if (scaled)
+                    scale(some + SIDE * i, 1);
                 gather(some + SIDE * i, 1, (lanes *)(g[r * taps + kernel * i] + half * LANES), 2, kernel);
             }
         }
@@ -230,7 +170,7 @@ DP_INLINE float *weights_item(const dp_winograd_pass *p, int64_t item, int64_t *
     int64_t in_pair = p->row_count / WEIGHT_ROWS, pair = item / in_pair, r = item % in_pair * WEIGHT_ROWS;
     *row = p->first_row + r;
     *column = (p->first_pair + pair) * PAIR;
-    return p->u + (pair * p->group + r) * PAIR;
+    return p->u + pair * POSITIONS * dp_winograd_weights_step(p) + r * PAIR;
 }
 
 DP_CLONES static void weights_range(const void *context, int64_t begin, int64_t end)
@@ -239,10 +179,14 @@ DP_CLONES static void weights_range(const void *context, int64_t begin, int64_t 
     int64_t step = dp_winograd_weights_step(p), row, column;
     for (int64_t item = begin; item < end; item++) {
         float *u = weights_item(p, item, &row, &column);
-        if (p->kernel == 3)
-            weights_of(p, row, column, u, step, 3);
+        if (p->kernel != SMALL_KERNEL)
+            weights_of(p, row, column, u, step, LARGE_KERNEL, !p->scaled_tiles);
+        else if (p->scaled_tiles && step == USUAL_STEP)
+            weights_of(p, row, column, u, USUAL_STEP, SMALL_KERNEL, false);
+        else if (p->scaled_tiles)
+            weights_of(p, row, column, u, step, SMALL_KERNEL, false);
         else
-            weights_of(p, row, column, u, step, 5);
+            weights_of(p, row, column, u, step, SMALL_KERNEL, true);
     }
 }
 
@@ -252,10 +196,14 @@ DP_CLONES static void gather_range(const void *context, int64_t begin, int64_t e
     int64_t step = dp_winograd_weights_step(p), row, column;
     for (int64_t item = begin; item < end; item++) {
         const float *u = weights_item(p, item, &row, &column);
-        if (p->kernel == 3)
-            gather_of(p, row, column, u, step, 3);
+        if (p->kernel != SMALL_KERNEL)
+            gather_of(p, row, column, u, step, LARGE_KERNEL, !p->scaled_tiles);
+        else if (p->scaled_tiles && step == USUAL_STEP)
+            gather_of(p, row, column, u, USUAL_STEP, SMALL_KERNEL, false);
+        else if (p->scaled_tiles)
+            gather_of(p, row, column, u, step, SMALL_KERNEL, false);
         else
-            gather_of(p, row, column, u, step, 5);
+            gather_of(p, row, column, u, step, SMALL_KERNEL, true);
     }
 }
 
@@ -298,21 +246,31 @@ DP_INLINE const lanes *tile_at(const dp_winograd_image *image, const float *data
     return copy;
 }
 
+DP_INLINE void tile_in(const dp_winograd_pass *p, int64_t block, int64_t tile, lanes *v, int64_t step,
+                       const bool scaled)
+{
+    int64_t row;
+    place at = place_of(p, tile);
+    lanes copy[POSITIONS], some[POSITIONS];
+    const lanes *d = tile_at(&p->from, p->from.data + block_at(&p->from, at.sample, block),
+                             at.y - p->padding[0], at.x - p->padding[1], SIDE, copy, &row);
+    for (int j = 0; j < SIDE; j++)
+        transform_in(d + j, row, some + j, SIDE, scaled);
+    for (int i = 0; i < SIDE; i++)
+        transform_in(some + SIDE * i, 1, v + SIDE * i * step, step, scaled);
+}
+
 DP_CLONES static void tiles_in_range(const void *context, int64_t begin, int64_t end)
 {
     const dp_winograd_pass *p = context;
     int64_t step = dp_winograd_from_step(p) / LANES;
     for (int64_t item = begin; item < end; item++) {
-        int64_t block = item / p->count, t = item % p->count, row;
-        place at = place_of(p, p->first + t);
-        lanes copy[POSITIONS], some[POSITIONS];
-        const lanes *d = tile_at(&p->from, p->from.data + block_at(&p->from, at.sample, block),
-                                 at.y - p->padding[0], at.x - p->padding[1], SIDE, copy, &row);
-        for (int j = 0; j < SIDE; j++)
-            transform_in(d + j, row, some + j, SIDE);
+        int64_t block = item / p->count, t = item % p->count;
         lanes *v = (lanes *)(p->v + (block * p->batch + t) * LANES);
-        for (int i = 0; i < SIDE; i++)
-            transform_in(some + SIDE * i, 1, v + SIDE * i * step, step);
+        if (p->scaled_tiles)
+            tile_in(p, block, p->first + t, v, step, true);
+        else
+            tile_in(p, block, p->first + t, v, step, false);
     }
 }
 
@@ -321,7 +279,7 @@ DP_INLINE void gradient_in(const dp_winograd_pass *p, int64_t block, int64_t til
 {
     int64_t row;
     place at = place_of(p, tile);
-    lanes copy[MOST_OUTPUTS], some[SIDE * 4];
+    lanes copy[MOST_OUTPUTS], some[SIDE * LARGE_TILE];
     const lanes *y =
         tile_at(&p->to, p->to.data + block_at(&p->to, at.sample, block), at.y, at.x, size, copy, &row);
     for (int j = 0; j < size; j++)
@@ -337,10 +295,10 @@ DP_CLONES static void gradients_in_range(const void *context, int64_t begin, int
     for (int64_t item = begin; item < end; item++) {
         int64_t block = item / p->count, t = item % p->count;
         lanes *m = (lanes *)(p->m + (block * p->batch + t) * LANES);
-        if (p->tile == 4)
-            gradient_in(p, 2 * p->first_pair + block, p->first + t, m, step, 4);
+        if (p->tile == SMALL_TILE)
+            gradient_in(p, 2 * p->first_pair + block, p->first + t, m, step, SMALL_TILE);
         else
-            gradient_in(p, 2 * p->first_pair + block, p->first + t, m, step, 2);
+            gradient_in(p, 2 * p->first_pair + block, p->first + t, m, step, LARGE_TILE);
     }
 }
 
@@ -348,7 +306,7 @@ DP_INLINE void tile_out(const dp_winograd_pass *p, int64_t block, int64_t tile, 
                         const int size)
 {
     place at = place_of(p, tile);
-    lanes some[SIDE * 4], y[MOST_OUTPUTS], bias = {0}, floor = {0};
+    lanes some[SIDE * LARGE_TILE], y[MOST_OUTPUTS], bias = {0}, floor = {0};
     floor += p->relu ? 0.0f : NAN;
     for (int l = 0; p->bias && l < LANES && block * LANES + l < p->out_channels; l++)
         bias[l] = p->bias[block * LANES + l];
@@ -372,36 +330,43 @@ DP_CLONES static void tiles_out_range(const void *context, int64_t begin, int64_
     for (int64_t item = begin; item < end; item++) {
         int64_t block = item / p->count, t = item % p->count;
         const lanes *m = (const lanes *)(p->m + (block * p->batch + t) * LANES);
-        if (p->tile == 4)
-            tile_out(p, 2 * p->first_pair + block, p->first + t, m, step, 4);
+        if (p->tile == SMALL_TILE)
+            tile_out(p, 2 * p->first_pair + block, p->first + t, m, step, SMALL_TILE);
         else
-            tile_out(p, 2 * p->first_pair + block, p->first + t, m, step, 2);
+            tile_out(p, 2 * p->first_pair + block, p->first + t, m, step, LARGE_TILE);
     }
 }
 
 /* ---- products ---- */
 
 /* m[rows][pair] (+)= v[rows][blocks] u[their rows][pair]; m's two blocks lie m_block apart. Sums of a few
- * blocks are added to what is in memory, which rounds less than one long sum. */
+ * blocks are added to what is in memory, which rounds less than one long sum. Few rows have two sums each,
+ * which the processor can add to at the same time. */
 DP_INLINE void product(const float *v, int64_t v_block, int64_t blocks, const float *u, float *m,
                        int64_t m_block, bool add, const int rows)
 {
     const int64_t most = SUM_CHANNELS / LANES;
+    const int sums = rows <= ROWS / 2 ? 2 : 1;
     for (int64_t first = 0; first < blocks; first += most, add = true) {
         int64_t end = first + most < blocks ? first + most : blocks;
         lanes a[ROWS], b[ROWS];
-        for (int r = 0; r < rows; r++)
+        for (int r = 0; r < rows * sums; r++)
             a[r] = b[r] = (lanes){0};
         for (int64_t block = first; block < end; block++, v += v_block)
-            for (int l = 0; l < LANES; l++, u += PAIR) {
-                lanes left = *(const lanes *)u, right = *(const lanes *)(u + LANES);
-                for (int r = 0; r < rows; r++) {
-                    a[r] += v[r * LANES + l] * left;
-                    b[r] += v[r * LANES + l] * right;
+            for (int l = 0; l < LANES; l += sums)
+                for (int k = 0; k < sums; k++, u += PAIR) {
+                    lanes left = *(const lanes *)u, right = *(const lanes *)(u + LANES);
+                    for (int r = 0; r < rows; r++) {
+                        a[k * rows + r] += v[r * LANES + l + k] * left;
+                        b[k * rows + r] += v[r * LANES + l + k] * right;
+                    }
                 }
-            }
         for (int r = 0; r < rows; r++) {
             lanes *to = (lanes *)(m + r * LANES), *other = (lanes *)(m + m_block + r * LANES);
+            if (sums == 2) {
+                a[r] += a[rows + r];
+                b[r] += b[rows + r];
+            }
             if (add) {
                 a[r] += *to;
                 b[r] += *other;
@@ -412,6 +377,13 @@ DP_INLINE void product(const float *v, int64_t v_block, int64_t blocks, const fl
     }
 }
 
+/* How many of the tiles left go next: all registers full, but at the end two parts of about the same size,
+ * as with few sums the processor waits for each. */
+DP_INLINE int64_t rows_of(int64_t left)
+{
+    return left >= 2 * ROWS || left == ROWS ? ROWS : left > ROWS ? (left + 1) / 2 : left;
+}
+
 DP_CLONES static void products_range(const void *context, int64_t begin, int64_t end)
 {
     const dp_winograd_pass *p = context;
@@ -419,32 +391,31 @@ DP_CLONES static void products_range(const void *context, int64_t begin, int64_t
     bool add = p->first_row > 0;
     for (int64_t item = begin; item < end; item++) {
         int64_t at = item / p->pair_count, pair = item % p->pair_count;
-        const float *u = p->u + at * dp_winograd_weights_step(p) + pair * p->group * PAIR,
+        const float *u = p->u + (pair * POSITIONS + at) * dp_winograd_weights_step(p),
                     *v = p->v + at * dp_winograd_from_step(p) + p->first_row / LANES * block;
         float *m = p->m + at * dp_winograd_to_step(p) + 2 * pair * block;
-        int64_t t = 0;
-        for (; t + ROWS <= p->count; t += ROWS)
-            product(v + t * LANES, block, blocks, u, m + t * LANES, block, add, ROWS);
-        v += t * LANES;
-        m += t * LANES;
-        switch (p->count - t) {
-        case 1:
-            product(v, block, blocks, u, m, block, add, 1);
-            break;
-        case 2:
-            product(v, block, blocks, u, m, block, add, 2);
-            break;
-        case 3:
-            product(v, block, blocks, u, m, block, add, 3);
-            break;
-        case 4:
-            product(v, block, blocks, u, m, block, add, 4);
-            break;
-        case 5:
-            product(v, block, blocks, u, m, block, add, 5);
-            break;
-        default:
-            break;
+        for (int64_t t = 0, rows; t < p->count; t += rows, v += rows * LANES, m += rows * LANES) {
+            rows = rows_of(p->count - t);
+            switch (rows) {
+            case 1:
+                product(v, block, blocks, u, m, block, add, 1);
+                break;
+            case 2:
+                product(v, block, blocks, u, m, block, add, 2);
+                break;
+            case 3:
+                product(v, block, blocks, u, m, block, add, 3);
+                break;
+            case 4:
+                product(v, block, blocks, u, m, block, add, 4);
+                break;
+            case 5:
+                product(v, block, blocks, u, m, block, add, 5);
+                break;
+            default:
+                product(v, block, blocks, u, m, block, add, ROWS);
+                break;
+            }
         }
     }
 }
@@ -482,7 +453,7 @@ DP_CLONES static void gradient_products_range(const void *context, int64_t begin
         int64_t at = item / p->pair_count, pair = item % p->pair_count;
         const float *v = p->v + at * dp_winograd_from_step(p);
         const float *m = p->m + at * dp_winograd_to_step(p) + 2 * pair * block;
-        float *u = p->u + at * dp_winograd_weights_step(p) + pair * p->group * PAIR;
+        float *u = p->u + (pair * POSITIONS + at) * dp_winograd_weights_step(p);
         for (int64_t r = 0, row = p->first_row; r < p->row_count; r += CHANNEL_ROWS, row += CHANNEL_ROWS)
             gradient_product(v + row / LANES * block + row % LANES, m, block, p->count, u + r * PAIR,
                              p->first == 0);

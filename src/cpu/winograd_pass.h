@@ -1,4 +1,5 @@
-/* What winograd.c plans and the kernels of winograd_lanes.h, compiled for 8 and for 16 lanes, carry out. */
+/* What winograd.c plans and the kernels of winograd_lanes.h carry out. They are compiled for 8 and for 16
+ * lanes and for tiles of 4x4 and of 6x6 inputs. */
 #ifndef DP_CPU_WINOGRAD_PASS_H
 #define DP_CPU_WINOGRAD_PASS_H
 
@@ -6,8 +7,6 @@
 #include <stdint.h>
 
 enum {
-    DP_WINOGRAD_SIDE = 6, /* of a tile of inputs, and of one of products */
-    DP_WINOGRAD_POSITIONS = DP_WINOGRAD_SIDE * DP_WINOGRAD_SIDE,
     DP_WINOGRAD_ROWS = 6,          /* tiles in the registers of a product */
     DP_WINOGRAD_WEIGHT_ROWS = 8,   /* of the weights, transformed together */
     DP_WINOGRAD_SUM_CHANNELS = 64, /* in one sum */
@@ -22,13 +21,17 @@ typedef struct dp_winograd_image {
 /* One convolution, whichever way it goes: of `from`, padded, into `to`. */
 typedef struct dp_winograd_pass {
     dp_winograd_image from, to;
-    int lanes, kernel, tile; /* channels of a block; sides of the kernel and of a tile of outputs */
+    int lanes; /* channels of a block */
+    int side, kernel,
+        tile;          /* sides of a tile of inputs or products, of the kernel and of a tile of outputs */
+    bool scaled_tiles; /* inputs take the scales of G, else the weights do */
     int padding[2];
     int64_t tiles_down, tiles_across, tiles; /* of `to`; tiles: in all of the batch */
     int64_t rows, pairs;                     /* of the weights: channels of from, pairs of blocks of to */
     int64_t batch, first, count;             /* tiles at once; where they begin and how many there are now */
     int64_t panel, first_pair, pair_count;   /* the same for pairs of blocks of columns */
     int64_t group, first_row, row_count;     /* and for rows */
+    int64_t shares;                          /* of the columns, each of one thread; 0: threads share phases */
     const float *weights;                    /* plain */
     float *weights_gradient;
     int64_t in_channels, out_channels;
@@ -36,10 +39,12 @@ typedef struct dp_winograd_pass {
     bool relu, accumulate;
     const float *bias;
     float *out;
-    float *u, *v, *m; /* transformed: weights of a panel and group, from, a panel of to */
+    float *u, *v,
+        *m; /* transformed: weights of a panel and group, from, a panel of to; u, m for each share */
 } dp_winograd_pass;
 
-/* A line more than the tiles need: positions at distances of powers of two would collide in the cache. */
+/* Floats from a position to the next, in one pair of blocks of columns for the weights. A line more than is
+ * needed: positions at distances of powers of two would collide in the cache. */
 static inline int64_t dp_winograd_from_step(const dp_winograd_pass *p)
 {
     return (p->from.blocks * p->batch + 2) * p->lanes;
@@ -52,7 +57,7 @@ static inline int64_t dp_winograd_to_step(const dp_winograd_pass *p)
 
 static inline int64_t dp_winograd_weights_step(const dp_winograd_pass *p)
 {
-    return (p->panel * p->group + 1) * 2 * p->lanes;
+    return (p->group + 1) * 2 * p->lanes;
 }
 
 /* Phases of a pass, on a dp_winograd_pass, in the form that dp_cpu_for wants. Of the current batch of tiles,
@@ -67,6 +72,7 @@ typedef struct dp_winograd_kernels {
     void (*gradient_products)(const void *pass, int64_t begin, int64_t end); /* the same */
 } dp_winograd_kernels;
 
-extern const dp_winograd_kernels dp_winograd_kernels_8, dp_winograd_kernels_16;
+extern const dp_winograd_kernels dp_winograd_8_side4, dp_winograd_8_side6, dp_winograd_16_side4,
+    dp_winograd_16_side6;
 
 #endif
