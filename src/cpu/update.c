@@ -1,7 +1,8 @@
 /* The sum of all replicas' gradients and the optimizer's step, in one pass over memory.
  *
- * The work goes in chunks that stay in the first cache: the sum of a chunk, the check for values that are not
- * finite, the step. One source needs no sum and is used where it lies. */
+ * The work goes in chunks: the sum of a chunk, which stays in the first cache, the check for values that are
+ * not finite, the step. Small ones, so that the processor sees all tensors as streams and fetches ahead in
+ * each. One source needs no sum and is used where it lies. */
 #include <math.h>
 #include <string.h>
 
@@ -13,7 +14,7 @@
                                        */
 #endif
 
-enum { CHUNK = 1024, SMALLEST_SHARE = 16384 };
+enum { CHUNK = 128, SMALLEST_SHARE = 16384 };
 
 /* out = sources[0] + sources[1] + ... over count floats from `at`, in that order. */
 DP_INLINE void sum_sources(const dp_update_args *a, int64_t at, int64_t count, float *restrict out)

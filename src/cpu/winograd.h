@@ -1,6 +1,6 @@
-/* 3x3 and 5x5 convolutions of stride 1 by Winograd's minimal filtering F(4x4, 3x3) and F(2x2, 5x5), in the
- * orders blocked by 8 and 16, where oneDNN has none (it has 3x3 for AVX-512). A quarter, or 9 of 25, of the
- * direct convolution's multiplications. */
+/* 3x3 and 5x5 convolutions of stride 1 by Winograd's minimal filtering F(4x4, 3x3), on few small images
+ * F(2x2, 3x3), and F(2x2, 5x5), in the orders blocked by 8 and 16, where oneDNN has none (it has 3x3 for
+ * AVX-512). A quarter, 4 of 9, or 9 of 25 of the direct convolution's multiplications. */
 #ifndef DP_CPU_WINOGRAD_H
 #define DP_CPU_WINOGRAD_H
 

@@ -10,6 +10,7 @@
 #include "cpu/bias.h"
 #include "cpu/cpu.h"
 #include "cpu/layout.h"
+#include "cpu/onednn.h"
 #include "cpu/winograd.h"
 
 enum { TENSORS = 8, KERNEL = 4 };
@@ -382,14 +383,16 @@ static void close_to(const float *got, const double *wanted, int64_t count, doub
     ck_assert_msg(worst <= 3e-6 * largest, "off by %g of %g", worst, largest);
 }
 
-/* Full and cut tiles, several batches of tiles (of 48 at least), several panels of columns and groups of
- * rows, channels that fill no block. */
+/* Full and cut tiles of 6x6 and of 4x4 inputs (2 rows, or few small images); several batches of tiles (of 48
+ * at least), with more tiles than columns and with fewer; several groups of rows; more and fewer pairs of
+ * blocks of columns than threads; channels that fill no block. */
 static const dp_winograd winograds[] = {
     {2, 32, 13, 10, 24, 13, 10, {1, 1}, 3, 0}, {3, 29, 9, 12, 37, 7, 12, {0, 1}, 3, 0},
     {1, 512, 8, 7, 40, 8, 7, {1, 1}, 3, 0},    {2, 24, 13, 10, 40, 13, 10, {2, 2}, 5, 0},
     {2, 29, 9, 12, 37, 7, 14, {1, 3}, 5, 0},   {1, 256, 6, 5, 40, 6, 5, {2, 2}, 5, 0},
     {1, 40, 5, 6, 512, 9, 10, {4, 4}, 5, 0},   {1, 76, 4, 3, 144, 4, 3, {1, 1}, 3, 0},
-    {2, 96, 2, 2, 176, 2, 2, {1, 1}, 3, 0},
+    {2, 96, 2, 2, 176, 2, 2, {1, 1}, 3, 0},    {4, 40, 2, 61, 24, 2, 61, {1, 1}, 3, 0},
+    {2, 136, 4, 4, 168, 4, 4, {1, 1}, 3, 0},   {1, 136, 4, 4, 16, 4, 4, {1, 1}, 3, 0},
 };
 
 enum { WINOGRADS = sizeof winograds / sizeof *winograds };
@@ -437,6 +440,35 @@ START_TEST(winograd_in_both_orders)
         check_winograd(winograds[_i], tag, 2);
 #endif
     }
+}
+END_TEST
+
+/* oneDNN has no blocked code for images of 2x2; our own keeps them in the order of their neighbours. */
+START_TEST(small_images_stay_in_blocks)
+{
+    dp_error err = {0};
+    dp_backend *backend;
+    int tag = dp_dnnl_lanes() == 16 ? DP_CPU_BLOCKED16 : DP_CPU_BLOCKED8;
+    if (dp_dnnl_lanes() < 8)
+        return;
+    ck_assert_int_eq(dp_cpu_backend_open(1, 1, &backend, &err), DP_OK);
+    dp_device *device = &backend->devices[0];
+    ck_assert_int_eq(dp_device_enter(device, &err), DP_OK);
+    dp_shape shape = {4, {2, 32, 2, 2}};
+    dp_op_desc desc = {.kind = DP_OP_CONV2D, .inputs = 1, .in = {shape}, .out = shape, .params = 2};
+    for (int i = 0; i < 2; i++)
+        desc.kernel[i] = 3, desc.stride[i] = desc.padding[i] = 1;
+    dp_op_request request = {.desc = &desc,
+                             .in = {dp_cpu_layout(&shape, tag)},
+                             .training = true,
+                             .input_gradient = {true},
+                             .param_gradient = {true, true}};
+    dp_op op;
+    ck_assert_int_eq(device->backend->call->op_create(device, &request, &op, &err), DP_OK);
+    ck_assert_int_eq(op.out.tag, tag);
+    device->backend->call->op_destroy(device, &op);
+    dp_device_leave(device);
+    backend->call->close(backend);
 }
 END_TEST
 
@@ -488,6 +520,7 @@ int main(void)
     tcase_add_loop_test(t, every_layout_of_maps, 0, SETTINGS);
     tcase_add_loop_test(t, every_layout_of_bias, 0, SETTINGS);
     tcase_add_loop_test(t, winograd_in_both_orders, 0, WINOGRADS);
+    tcase_add_test(t, small_images_stay_in_blocks);
     tcase_add_test(t, far_from_zero);
     suite_add_tcase(s, t);
     SRunner *runner = srunner_create(s);
