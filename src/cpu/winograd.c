@@ -67,11 +67,13 @@ static int64_t products(const dp_winograd *s, int side, int64_t height, int64_t 
     return s->batch * ceil_div(height, tile) * ceil_div(width, tile) * side * side;
 }
 
-/* The larger tiles, unless what they save does not make up for turning the weights into 36 matrices. */
+/* The larger tiles, unless what they save does not make up for turning the weights into 36 matrices. Smaller
+ * ones have no room for kernels of 5x5. */
 static int choose_side(const dp_winograd *s, int64_t height, int64_t width)
 {
-    int64_t small = products(s, 4, height, width), large = products(s, 6, height, width);
-    return s->kernel == 3 && small <= large + SAVED_PRODUCTS ? 4 : 6;
+    if (s->kernel > 3)
+        return 6;
+    return products(s, 4, height, width) <= products(s, 6, height, width) + SAVED_PRODUCTS ? 4 : 6;
 }
 
 /* How many tiles and pairs of blocks of columns are handled together. */
