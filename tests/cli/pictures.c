@@ -153,6 +153,29 @@ START_TEST(bad_files_end_the_run_before_it_starts)
 }
 END_TEST
 
+/* A common mistake: masks of class numbers, 0 and 1. */
+START_TEST(masks_that_are_all_but_black_are_told)
+{
+    write_masks(20);
+    const run *r = dptrain(SMALL_UNET " --data-dir data --max-steps 1 --quiet --model-dir white");
+    assert_succeeds(r);
+    assert_lacks(r->err, "marked");
+    for (int i = 0; i < 20; i++) {
+        char path[64];
+        snprintf(path, sizeof path, "data/masks/p%02d.png", i);
+        dp_image mask = read_picture(path);
+        for (int p = 0; p < SIDE * SIDE; p++)
+            mask.pixels[p] = mask.pixels[p] > 0;
+        ck_assert(dp_png_write(path, &mask, NULL) == DP_OK);
+        dp_image_clear(&mask);
+    }
+    r = dptrain(SMALL_UNET " --data-dir data --max-steps 1 --quiet");
+    assert_succeeds(r);
+    assert_contains(r->err, "warning: no pixel of the first 16 masks is marked (above half of white): the "
+                            "brightest is 0.00392 of white, which is 255 in files of pictures\n");
+}
+END_TEST
+
 START_TEST(masks_never_take_a_picture_s_place)
 {
     write_masks(4);
@@ -391,6 +414,7 @@ Suite *pictures_suite(void)
     tcase_set_timeout(c, 60);
     tcase_add_test(c, a_u_net_learns_masks_and_predicts_them);
     tcase_add_test(c, bad_files_end_the_run_before_it_starts);
+    tcase_add_test(c, masks_that_are_all_but_black_are_told);
     tcase_add_test(c, masks_never_take_a_picture_s_place);
     tcase_add_test(c, a_folder_per_class_is_learnt_and_labelled);
     tcase_add_test(c, classes_without_names_are_told_by_their_order);
