@@ -1,9 +1,9 @@
-/* Convolutions by oneDNN, in the layout that a fixed rule chooses.
+/* Convolutions by oneDNN or our own Winograd, in the layout that a fixed rule chooses.
  *
- * The rule goes through pairs of (input, output) layouts and takes the first for which the library has fast
- * code in every direction that is needed: blocked by 16 (AVX-512), by 8 (AVX2), channels last, plain. With
- * few input channels the input stays plain, and the weight gradient is thin_conv.c's where only that is
- * needed. Nothing is timed, so the same convolution always gets the same code on the same machine. */
+ * The rule goes through pairs of (input, output) layouts and takes the first for which either has fast code
+ * in every direction that is needed: blocked by 16 (AVX-512), by 8 (AVX2), channels last, plain. With few
+ * input channels the input stays plain, and the weight gradient is thin_conv.c's where only that is needed.
+ * Nothing is timed, so the same convolution always gets the same code on the same machine. */
 #include <string.h>
 
 #include "base/memory.h"

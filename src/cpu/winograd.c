@@ -9,21 +9,22 @@
  * products [in, tiles] x [tiles, out].
  *
  * On few small images turning the weights into 36 matrices is more work than multiplying by them. 3x3 kernels
- * then use tiles of 4x4 inputs: 16 positions for 2x2 outputs, 4 of 9 of the multiplications.
+ * then use tiles of 4x4 inputs: 16 positions for 2x2 outputs, 4 of 9 of the multiplications. So how a sample
+ * is rounded depends on how many there are.
  *
  * The matrices follow from polynomials at points, of which one is infinity: a sum of products of n + r - 1
  * values, one for each point, comes from two polynomials of n and r coefficients. A evaluates one with as
  * many coefficients as a tile of outputs has rows, G one with as many as the kernel has, and B depends on the
  * points alone. The points 0, P, -P, Q, -Q with P = 5/8, Q = 3/2 keep float32's rounding smaller than the
- * usual 1 and 2 do; four points are 0, 1, -1 and infinity. The scales of G's rows belong to the kernels or,
- * where there are fewer of them, to the tiles of inputs.
+ * usual 1 and 2 do; four points are 0, 1, -1 and infinity. The scales of G's rows go to the kernels, or to
+ * the tiles of inputs where these are fewer than the columns.
  *
  * The channels of a block are the lanes of a vector, so transforms are plain arithmetic on vectors
  * (winograd_lanes.h). Tiles are taken in batches whose transforms fit the caches; within a batch come three
- * phases, each shared by the device's threads: transform, products, transform back. Where one batch is
- * enough, the weights are most of the work. Then each thread has a share of their columns and takes it pair
- * by pair of blocks, and its rows in groups as long as a sum: the transformed weights are 2 or 4 times the
- * plain ones and never leave the caches.
+ * phases, each shared by the device's threads: transform, products, transform back. Where one batch is enough
+ * the weights' rows are taken in groups as long as a sum, so that their transforms, up to 4 times the plain
+ * weights, stay in the caches; and where the columns can be shared evenly each thread has a share of them,
+ * which it takes pair by pair of blocks, from the weights to the outputs, without waiting for another.
  * Transformed tensors lie as [positions][blocks][tiles][lanes], transformed weights as [pairs of blocks of
  * columns][positions][rows][2 lanes].
  */
@@ -36,6 +37,7 @@ enum {
     BATCH_FLOATS = 128 * 1024, /* of one transformed tensor in a batch of tiles, about */
     SAVED_PRODUCTS = 84,       /* take as long as turning a kernel into 36 matrices instead of 16, about */
     FEW_TILES = 4,             /* or more columns to each */
+    EVEN_SHARES = 4,           /* columns for each thread from which one more or less does not matter */
     LEAST_TILES = 48,          /* in a batch: the transformed weights pass once for each */
 };
 
@@ -83,15 +85,17 @@ static void plan_parts(dp_winograd_pass *p, int threads)
     int64_t most = BATCH_FLOATS / (positions(p) * wide * p->lanes);
     most = (most > LEAST_TILES ? most : LEAST_TILES) * threads;
     if (FEW_TILES * p->tiles <= p->pairs * 2 * p->lanes && most < p->tiles)
-        most = p->tiles; /* there is less of them than of the weights: these come in panels instead */
+        most = p->tiles; /* there is less of them than of the weights, which come in groups instead */
     p->batch = ceil_div(p->tiles, ceil_div(p->tiles, most)); /* of about the same size, in whole rows */
     p->batch = ceil_div(p->batch, DP_WINOGRAD_ROWS) * DP_WINOGRAD_ROWS;
     p->panel = p->pairs;
     p->group = p->rows;
-    if (p->batch >= p->tiles && p->pairs >= threads) {
+    if (p->batch < p->tiles)
+        return;
+    p->group = p->rows < DP_WINOGRAD_SUM_CHANNELS ? p->rows : DP_WINOGRAD_SUM_CHANNELS;
+    if (p->pairs % threads == 0 || p->pairs >= EVEN_SHARES * threads) {
         p->shares = threads;
         p->panel = 1;
-        p->group = p->rows < DP_WINOGRAD_SUM_CHANNELS ? p->rows : DP_WINOGRAD_SUM_CHANNELS;
     }
 }
 
@@ -116,6 +120,7 @@ static dp_winograd_pass plan(const dp_winograd *s, bool backward, int threads)
     p.tiles = s->batch * p.tiles_down * p.tiles_across;
     p.rows = p.from.blocks * p.lanes;
     p.pairs = ceil_div(p.to.blocks, 2);
+    p.pair_count = p.pairs;
     p.scaled_tiles = p.tiles <= p.pairs * 2 * p.lanes;
     plan_parts(&p, threads);
     return p;
@@ -202,14 +207,6 @@ static int64_t panel_blocks(const dp_winograd_pass *p)
     return left < most ? left : most;
 }
 
-static void all_columns(dp_winograd_pass *p)
-{
-    p->first_pair = 0;
-    p->pair_count = p->pairs;
-    p->first_row = 0;
-    p->row_count = p->rows;
-}
-
 /* A share of the pairs, one by one, by `one_pair`. */
 static void walk_share(const dp_winograd_pass *p, int64_t share, void (*one_pair)(dp_winograd_pass *p))
 {
@@ -238,20 +235,21 @@ static void convolve_shares(const void *pass, int64_t begin, int64_t end)
         walk_share(pass, share, convolve_pair);
 }
 
-/* With several batches the transformed weights stay. */
+/* With several batches there is one group, and its transformed weights stay. */
 static void convolve(int threads, dp_winograd_pass *p)
 {
     const dp_winograd_kernels *k = kernels_of(p);
-    all_columns(p);
     while (next_batch(p)) {
         dp_cpu_for(threads, p->from.blocks * p->count, 32, k->tiles_in, p);
         if (p->shares) {
             dp_cpu_for(threads, p->shares, 1, convolve_shares, p);
             continue;
         }
-        if (p->first == 0)
-            dp_cpu_for(threads, weights_items(p), 8, k->weights, p);
-        dp_cpu_for(threads, positions(p) * p->pair_count, 1, k->products, p);
+        for (first_group(p); next_group(p);) {
+            if (p->first == 0)
+                dp_cpu_for(threads, weights_items(p), 8, k->weights, p);
+            dp_cpu_for(threads, positions(p) * p->pair_count, 1, k->products, p);
+        }
         dp_cpu_for(threads, panel_blocks(p) * p->count, 32, k->tiles_out, p);
     }
 }
@@ -307,17 +305,19 @@ void dp_winograd_backward_weights(int threads, const dp_winograd *shape, const f
     p.to.data = out_gradient;
     p.weights_gradient = weights_gradient;
     p.accumulate = accumulate;
-    all_columns(&p);
     while (next_batch(&p)) {
         dp_cpu_for(threads, p.from.blocks * p.count, 32, k->tiles_in, &p);
         if (p.shares) {
             dp_cpu_for(threads, p.shares, 1, gradient_shares, &p);
-            return;
+            continue;
         }
         dp_cpu_for(threads, panel_blocks(&p) * p.count, 32, k->gradients_in, &p);
-        dp_cpu_for(threads, positions(&p) * p.pair_count, 1, k->gradient_products, &p);
+        for (first_group(&p); next_group(&p);) {
+            dp_cpu_for(threads, positions(&p) * p.pair_count, 1, k->gradient_products, &p);
+            if (p.first + p.count == p.tiles)
+                dp_cpu_for(threads, weights_items(&p), 8, k->gather, &p);
+        }
     }
-    dp_cpu_for(threads, weights_items(&p), 8, k->gather, &p);
 }
 
 bool dp_winograd_fits(const dp_winograd *s, const int kernel[2], const int stride[2])
@@ -328,8 +328,9 @@ bool dp_winograd_fits(const dp_winograd *s, const int kernel[2], const int strid
             return false;
     if (s->kernel != 3 && s->kernel != 5)
         return false;
-    /* A tile of 6x6 products for a quarter of its outputs multiplies as often as the direct sum: nine times
-     * for each of 2x2 outputs of 4x4. */
+    /* A tile of 6x6 products multiplies 36 times, for a quarter of its 4x4 outputs as often as the direct
+     * sum.
+     */
     int64_t side = tile_of(s, 6), outputs = s->out_height * s->out_width;
     int64_t tiles = ceil_div(s->out_height, side) * ceil_div(s->out_width, side);
     return s->in_channels >= LEAST_CHANNELS && s->out_channels >= LEAST_CHANNELS &&

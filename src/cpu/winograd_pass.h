@@ -22,8 +22,9 @@ typedef struct dp_winograd_image {
 typedef struct dp_winograd_pass {
     dp_winograd_image from, to;
     int lanes; /* channels of a block */
-    int side, kernel,
-        tile;          /* sides of a tile of inputs or products, of the kernel and of a tile of outputs */
+    int side;  /* of a tile of inputs or products */
+    int kernel;
+    int tile;          /* side of a tile of outputs */
     bool scaled_tiles; /* inputs take the scales of G, else the weights do */
     int padding[2];
     int64_t tiles_down, tiles_across, tiles; /* of `to`; tiles: in all of the batch */
@@ -39,8 +40,9 @@ typedef struct dp_winograd_pass {
     bool relu, accumulate;
     const float *bias;
     float *out;
-    float *u, *v,
-        *m; /* transformed: weights of a panel and group, from, a panel of to; u, m for each share */
+    float *v; /* transformed tiles of from */
+    float *u; /* transformed weights of a panel and group, for each share */
+    float *m; /* products, a panel of to, for each share */
 } dp_winograd_pass;
 
 /* Floats from a position to the next, in one pair of blocks of columns for the weights. A line more than is

@@ -1,8 +1,9 @@
 /* Winograd's transforms of one dimension, on vectors that lie some vectors apart: see winograd.c. For
  * winograd_lanes.h, which has defined the type lanes and SIDE, the number of points.
  *
- * B' d turns SIDE inputs d into values at the points, times the product of the point's distances from the
- * others; `scaled` divides by that. It has to be done once, to the inputs or to the kernel (scale). */
+ * B' d weighs the inputs with the coefficients of the product of (x - every other point), for each point;
+ * `scaled` divides by that product's value at the point. This has to be done once, to the inputs or to the
+ * kernel (scale). */
 
 #if SIDE == 6 /* 0, P, -P, Q, -Q and infinity */
 
@@ -14,7 +15,7 @@
 #define Q2 (Q * Q)
 #define Q3 (Q * Q * Q)
 #define Q4 (Q * Q * Q * Q)
-/* The products of distances; infinity's is 1. */
+/* Those values; infinity's is 1. */
 #define N0 (P2 * Q2)
 #define NP (2 * P2 * (P2 - Q2))
 #define NQ (2 * Q2 * (Q2 - P2))
@@ -80,7 +81,7 @@ DP_INLINE void scale(lanes *v, int64_t step)
     v[4 * step] *= (float)(1 / NQ);
 }
 
-#else /* SIDE == 4: 0, 1, -1 and infinity, whose products of distances are -1, 2, 2 and 1 */
+#else /* SIDE == 4: 0, 1, -1 and infinity; the values are -1, 2, 2 and 1 */
 
 DP_INLINE void transform_in(const lanes *d, int64_t from, lanes *out, int64_t to, const bool scaled)
 {

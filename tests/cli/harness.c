@@ -166,17 +166,17 @@ void assert_lacks(const char *text, const char *part)
     ck_assert_msg(strstr(text, part) == NULL, "\"%s\" is in:\n%s", part, text);
 }
 
+/* What a program printed is cut: Check takes messages of 8 KB at most, and a sanitizer's report is longer. */
 void assert_fails(const run *r, int code, const char *text)
 {
     static const char prefix[] = "dptrain: error: ";
     ck_assert_msg(r->code == code, "exit %d, not %d: %.2000s%.4000s", r->code, code, r->out, r->err);
-    ck_assert_msg(strncmp(r->err, prefix, sizeof prefix - 1) == 0, "stderr: %s", r->err);
+    ck_assert_msg(strncmp(r->err, prefix, sizeof prefix - 1) == 0, "stderr: %.4000s", r->err);
     const char *end = strchr(r->err, '\n');
-    ck_assert_msg(end && !end[1], "stderr is not one line: %s", r->err);
+    ck_assert_msg(end && !end[1], "stderr is not one line: %.4000s", r->err);
     assert_contains(r->err, text);
 }
 
-/* Check takes messages of 8 KB at most, and a sanitizer's report is longer. */
 void assert_succeeds(const run *r)
 {
     ck_assert_msg(r->code == 0, "exit %d: %.4000s", r->code, r->err);

@@ -383,9 +383,9 @@ static void close_to(const float *got, const double *wanted, int64_t count, doub
     ck_assert_msg(worst <= 3e-6 * largest, "off by %g of %g", worst, largest);
 }
 
-/* Full and cut tiles of 6x6 and of 4x4 inputs (2 rows, or few small images); several batches of tiles (of 48
- * at least), with more tiles than columns and with fewer; several groups of rows; more and fewer pairs of
- * blocks of columns than threads; channels that fill no block. */
+/* Full and cut tiles of 6x6 and of 4x4 inputs (2 rows, or few small images), down to a single one; several
+ * batches of tiles, with more tiles than columns and with fewer; several groups of rows; pairs of blocks of
+ * columns that two threads can share evenly and that they cannot; channels that fill no block. */
 static const dp_winograd winograds[] = {
     {2, 32, 13, 10, 24, 13, 10, {1, 1}, 3, 0}, {3, 29, 9, 12, 37, 7, 12, {0, 1}, 3, 0},
     {1, 512, 8, 7, 40, 8, 7, {1, 1}, 3, 0},    {2, 24, 13, 10, 40, 13, 10, {2, 2}, 5, 0},
@@ -393,9 +393,23 @@ static const dp_winograd winograds[] = {
     {1, 40, 5, 6, 512, 9, 10, {4, 4}, 5, 0},   {1, 76, 4, 3, 144, 4, 3, {1, 1}, 3, 0},
     {2, 96, 2, 2, 176, 2, 2, {1, 1}, 3, 0},    {4, 40, 2, 61, 24, 2, 61, {1, 1}, 3, 0},
     {2, 136, 4, 4, 168, 4, 4, {1, 1}, 3, 0},   {1, 136, 4, 4, 16, 4, 4, {1, 1}, 3, 0},
+    {4, 24, 29, 26, 40, 29, 26, {1, 1}, 3, 0}, {17, 40, 2, 61, 24, 2, 61, {1, 1}, 3, 0},
+    {1, 24, 2, 2, 40, 2, 2, {1, 1}, 3, 0},
 };
 
 enum { WINOGRADS = sizeof winograds / sizeof *winograds };
+
+/* got = max(sums + bias of the channel, 0). */
+static void check_biased(const float *got, const double *sums, const float *bias, const dp_shape *shape)
+{
+    int64_t count = dp_shape_elements(shape), pixels = shape->dim[2] * shape->dim[3];
+    double *wanted = calloc((size_t)count, sizeof *wanted);
+    ck_assert_ptr_nonnull(wanted);
+    for (int64_t i = 0; i < count; i++)
+        wanted[i] = fmax(sums[i] + (double)bias[i / pixels % shape->dim[1]], 0);
+    close_to(got, wanted, count, 0);
+    free(wanted);
+}
 
 static void check_winograd(dp_winograd s, int tag, int threads)
 {
@@ -414,6 +428,12 @@ static void check_winograd(dp_winograd s, int tag, int threads)
     check_padding(&out, tag, y);
     float *plain = in_plain(&out, tag, y);
     close_to(plain, wanted.out, dp_shape_elements(&out), 0);
+    dp_free(plain);
+    float *bias = values(s.out_channels, 4, 0);
+    dp_winograd_forward(threads, &s, x_blocks, w, bias, true, y, workspace);
+    plain = in_plain(&out, tag, y);
+    check_biased(plain, wanted.out, bias, &out);
+    dp_free(bias);
     dp_free(plain);
     dp_winograd_backward_data(threads, &s, dy_blocks, w, dx, workspace);
     check_padding(&in, tag, dx);
@@ -443,7 +463,8 @@ START_TEST(winograd_in_both_orders)
 }
 END_TEST
 
-/* oneDNN has no blocked code for images of 2x2; our own keeps them in the order of their neighbours. */
+/* oneDNN has no blocked code for images of 2x2; our own keeps them in the machine's blocked order, or brings
+ * them there. */
 START_TEST(small_images_stay_in_blocks)
 {
     dp_error err = {0};
@@ -458,15 +479,16 @@ START_TEST(small_images_stay_in_blocks)
     dp_op_desc desc = {.kind = DP_OP_CONV2D, .inputs = 1, .in = {shape}, .out = shape, .params = 2};
     for (int i = 0; i < 2; i++)
         desc.kernel[i] = 3, desc.stride[i] = desc.padding[i] = 1;
-    dp_op_request request = {.desc = &desc,
-                             .in = {dp_cpu_layout(&shape, tag)},
-                             .training = true,
-                             .input_gradient = {true},
-                             .param_gradient = {true, true}};
-    dp_op op;
-    ck_assert_int_eq(device->backend->call->op_create(device, &request, &op, &err), DP_OK);
-    ck_assert_int_eq(op.out.tag, tag);
-    device->backend->call->op_destroy(device, &op);
+    dp_op_request request = {
+        .desc = &desc, .training = true, .input_gradient = {true}, .param_gradient = {true, true}};
+    const int given[] = {tag, DP_CPU_PLAIN};
+    for (int i = 0; i < 2; i++) {
+        dp_op op;
+        request.in[0] = dp_cpu_layout(&shape, given[i]);
+        ck_assert_int_eq(device->backend->call->op_create(device, &request, &op, &err), DP_OK);
+        ck_assert_int_eq(op.out.tag, tag);
+        device->backend->call->op_destroy(device, &op);
+    }
     dp_device_leave(device);
     backend->call->close(backend);
 }
