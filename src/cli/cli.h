@@ -102,6 +102,8 @@ dp_status cli_data_config(const cli_options *o, dp_data_config *out, dp_error *e
 bool cli_is_pictures(const char *source);
 /* A --valid-split that data with a test part of its own has no use for is an error. valid may be NULL. */
 dp_status cli_check_split(const cli_options *o, const dp_dataset *valid, dp_error *err);
+/* On stderr: masks of 0 and 1, say, where 0 and 255 were meant. No word on other data. */
+dp_status cli_warn_of_dark_masks(const dp_dataset *dataset, dp_error *err);
 /* On stderr: the start-up table, and PyTorch's warning if the devices are unlike. */
 void cli_print_devices(const dp_context *context, const dp_engine_config *config);
 /* Devices that share hardware, or are emulated. */

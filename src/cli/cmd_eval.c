@@ -157,6 +157,7 @@ static dp_status evaluate(evaluation *e, dp_error *err)
     cli_print_devices(e->context, &e->engine);
     cli_watch(&e->engine, false);
     DP_TRY(cli_try_used_links(e->context, &e->engine, false, false, NULL, err));
+    DP_TRY(cli_warn_of_dark_masks(set, err));
     dp_evaluation result;
     DP_TRY(dp_evaluate(e->context, e->model, &e->state, set, &e->engine, e->batch_size, (int)e->workers,
                        &result, err));

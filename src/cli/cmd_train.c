@@ -258,41 +258,6 @@ static dp_status weigh_masks(training *t, dp_error *err)
     return DP_OK;
 }
 
-/* Of the first masks' pixels; 0 where one cannot be read, which the run itself will say. */
-static dp_status brightest_of_masks(const dp_dataset *dataset, int64_t masks, float *out, dp_error *err)
-{
-    const dp_dataset_info *d = dp_dataset_info_of(dataset);
-    float *mask;
-    *out = 0;
-    DP_TRY(dp_aligned_alloc(d->target_bytes, "a mask", &mask, err));
-    for (int64_t i = 0; i < masks; i++) {
-        if (dp_dataset_read(dataset, i, -1, NULL, mask, NULL) != DP_OK)
-            break;
-        for (int64_t e = 0; e < d->target_elements; e++)
-            *out = mask[e] > *out ? mask[e] : *out;
-    }
-    dp_free(mask);
-    return DP_OK;
-}
-
-/* Masks of 0 and 1 where 0 and 255 were meant are all but black, and the loss falls all the same. */
-static dp_status warn_of_dark_masks(const training *t, dp_error *err)
-{
-    enum { LOOKED_AT = 16 };
-    const dp_dataset_info *d = dp_dataset_info_of(t->train);
-    int64_t masks = d->samples < LOOKED_AT ? d->samples : LOOKED_AT;
-    float brightest;
-    if (d->target != DP_TARGET_MASK)
-        return DP_OK;
-    DP_TRY(brightest_of_masks(t->train, masks, &brightest, err));
-    if (brightest > 0 && brightest <= 0.5f)
-        fprintf(stderr,
-                "warning: no pixel of the first %lld masks is marked (above half of white): the brightest is "
-                "%.3g of white, which is 255 in files of pictures\n",
-                (long long)masks, (double)brightest);
-    return DP_OK;
-}
-
 static dp_status make_model(training *t, dp_error *err)
 {
     const dp_dataset_info *d = dp_dataset_info_of(t->train);
@@ -348,7 +313,7 @@ static dp_status train(training *t, int *code, dp_error *err)
         DP_TRY(cli_check_memory(t->context, t->model, t->train, t->valid, &t->config, t->max_memory, err));
     if (cli_given(t->options, OPT_DRY_RUN))
         return cli_dry_run(t->context, t->model, t->train, t->valid, &t->config, err);
-    DP_TRY(warn_of_dark_masks(t, err));
+    DP_TRY(cli_warn_of_dark_masks(t->train, err));
     cli_progress progress;
     cli_progress_init(&progress, quiet, t->print_freq);
     dp_train_observer observer = cli_observer(&progress);

@@ -95,6 +95,9 @@ something that was asked for is wrong, or a sound file does not fit the model or
 .TP
 .B 3
 a loss or a gradient is not finite
+.TP
+.BR 130 ", " 143
+a training run was interrupted or terminated, and its state saved: the same command continues it
 .PP
 Every failure prints one line on standard error that starts with
 .BR "dptrain: error:" .
@@ -115,6 +118,9 @@ the weights after epoch E, with PyTorch's names and shapes, in the directory of
 .TP
 .IR DIR /model_best.safetensors
 those of the epoch with the lowest validation loss, or training loss where there is no validation
+.TP
+.IR DIR /resume_state_S.safetensors ", " DIR /resume.json
+what a run continues from: everything after step S, and which of these states are whole
 .TP
 .IR DIR /log.jsonl
 one JSON object a line for the start, every batch, every epoch and every device

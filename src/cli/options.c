@@ -45,9 +45,8 @@ static const struct {
      "becomes. Of a .pt the state dict is read, and nothing in it is executed.",
      2},
     {CLI_REPORT, "report RUN -o FILE",
-     "One page of HTML about a run, from its log: RUN is a log.jsonl, or the directory of\nthe run. The page "
-     "needs no "
-     "other file and no network.",
+     "One page of HTML about a run, from its log: RUN is a log.jsonl, or the directory\nof the run. The page "
+     "needs no other file and no network.",
      1},
 };
 

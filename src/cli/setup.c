@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/memory.h"
 #include "base/text.h"
 #include "cli/cli.h"
 
@@ -221,6 +222,41 @@ dp_status cli_check_split(const cli_options *o, const dp_dataset *valid, dp_erro
                        "--valid-split %s: this data has a test part of its own, which nothing else is held "
                        "out for; leave the option out, or 0 for no validation",
                        o->value[OPT_VALID_SPLIT]);
+    return DP_OK;
+}
+
+/* Of the first masks' pixels; a mask that cannot be read is not looked at: the run itself will say so. */
+static dp_status brightest_of_masks(const dp_dataset *dataset, int64_t masks, float *out, dp_error *err)
+{
+    const dp_dataset_info *d = dp_dataset_info_of(dataset);
+    float *mask;
+    *out = 0;
+    DP_TRY(dp_aligned_alloc(d->target_bytes, "a mask", &mask, err));
+    for (int64_t i = 0; i < masks; i++) {
+        if (dp_dataset_read(dataset, i, -1, NULL, mask, NULL) != DP_OK)
+            continue;
+        for (int64_t e = 0; e < d->target_elements; e++)
+            *out = mask[e] > *out ? mask[e] : *out;
+    }
+    dp_free(mask);
+    return DP_OK;
+}
+
+dp_status cli_warn_of_dark_masks(const dp_dataset *dataset, dp_error *err)
+{
+    enum { LOOKED_AT = 16 };
+    const dp_dataset_info *d = dp_dataset_info_of(dataset);
+    int64_t masks = d->samples < LOOKED_AT ? d->samples : LOOKED_AT;
+    float brightest;
+    if (d->target != DP_TARGET_MASK)
+        return DP_OK;
+    DP_TRY(brightest_of_masks(dataset, masks, &brightest, err));
+    if (brightest > 0 && brightest <= 0.5f)
+        fprintf(
+            stderr,
+            "warning: nothing is marked in the first %lld mask%s: the brightest pixel is %.3g of 255, and "
+            "above half of that counts; masks of 0 and 1 are to be scaled to 0 and 255\n",
+            (long long)masks, dp_s(masks), 255 * (double)brightest);
     return DP_OK;
 }
 

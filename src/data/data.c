@@ -1,6 +1,7 @@
 /* Opening a source and dividing it into data sets. */
 #include "dptrain/data.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -30,12 +31,31 @@ dp_data_config dp_data_defaults(void)
 
 /* ---- the source ---- */
 
-static dp_status unknown_source(const char *source, const char *kind, dp_error *err)
+static bool is_directory(const char *parent, const char *name)
+{
+    char path[PATH_MAX];
+    struct stat st;
+    int n = snprintf(path, sizeof path, "%s/%s", parent, name);
+    return n < (int)sizeof path && stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+/* What a path without a kind may have been meant for; NULL: there is no such file. */
+static const char *kind_of_path(const char *path)
 {
     struct stat st;
-    if (stat(source, &st) == 0)
-        return dp_fail(err, DP_ERROR_USAGE, "unknown data '%s': did you mean '%s:%s'?", source,
-                       S_ISDIR(st.st_mode) ? "idx" : "safetensors", source);
+    if (stat(path, &st) != 0)
+        return NULL;
+    return !S_ISDIR(st.st_mode)                                          ? "safetensors"
+           : is_directory(path, "images") && is_directory(path, "masks") ? "segmentation"
+                                                                         : "idx";
+}
+
+static dp_status unknown_source(const char *source, const char *kind, dp_error *err)
+{
+    const char *meant = kind_of_path(source);
+    if (meant)
+        return dp_fail(err, DP_ERROR_USAGE, "unknown data '%s': did you mean '%s:%s'?", source, meant,
+                       source);
     const char *nearest = dp_nearest_name(kind, source_names, SOURCES);
     if (nearest)
         return dp_fail(err, DP_ERROR_USAGE, "unknown data '%s': did you mean '%s'?", source, nearest);

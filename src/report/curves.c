@@ -39,6 +39,16 @@ static void settle(frame *f)
     f->high += room;
 }
 
+/* Scores are between 0 and 1, and a plot of less than 1 % shows nothing. */
+static void settle_scores(frame *f)
+{
+    settle(f);
+    f->low = f->low > 0 ? f->low : 0;
+    f->high = f->high < 1 ? f->high : 1;
+    if (f->high < f->low + 0.01)
+        f->high = f->low + 0.01;
+}
+
 static void begin_plot(dp_page *page, const frame *f, const char *label, bool percent)
 {
     dp_page_add(page, "<svg class=\"plot\" role=\"img\" aria-label=\"%s\">\n", label);
@@ -249,7 +259,7 @@ static void add_scores(dp_page *page, const dp_run *run)
         if (second)
             widen(&f, second(&run->epochs_done[i]));
     }
-    settle(&f);
+    settle_scores(&f);
     dp_page_begin_section(page, "score", accuracy ? "Accuracy" : "IoU and F1",
                           "On the data held out for validation, after each epoch.");
     begin_plot(page, &f, accuracy ? "Accuracy by epoch" : "IoU and F1 by epoch", true);

@@ -169,10 +169,46 @@ START_TEST(masks_that_are_all_but_black_are_told)
         ck_assert(dp_png_write(path, &mask, NULL) == DP_OK);
         dp_image_clear(&mask);
     }
+    static const char said[] = "warning: nothing is marked in the first 16 masks: the brightest pixel is 1 "
+                               "of 255, and above half of "
+                               "that counts; masks of 0 and 1 are to be scaled to 0 and 255\n";
     r = dptrain(SMALL_UNET " --data-dir data --max-steps 1 --quiet");
     assert_succeeds(r);
-    assert_contains(r->err, "warning: no pixel of the first 16 masks is marked (above half of white): the "
-                            "brightest is 0.00392 of white, which is 255 in files of pictures\n");
+    assert_contains(r->err, said);
+    assert_contains(last_line(r->out), "IoU 1.000, F1 1.000"); /* nothing marked, nothing found */
+    r = dptrain("eval --init model/model_best.safetensors --data-dir data --valid-split 0");
+    assert_succeeds(r);
+    assert_contains(r->err, said);
+}
+END_TEST
+
+static bool page_has(const char *text)
+{
+    void *page;
+    size_t size;
+    ck_assert(dp_file_read("page.html", &page, &size, NULL) == DP_OK);
+    bool found = memmem(page, size, text, strlen(text)) != NULL;
+    dp_free(page);
+    return found;
+}
+
+/* Also where all of them are the same. */
+START_TEST(scores_are_plotted_from_0_to_100_percent)
+{
+    static const char *const values[] = {"0.0", "1.0"};
+    write_masks(12);
+    assert_succeeds(dptrain(SMALL_UNET " --data-dir data --n-epoch 2 --quiet"));
+    for (int i = 0; i < 2; i++) {
+        char command[128];
+        snprintf(command, sizeof command,
+                 "sed -i -E 's/\"valid_(iou|f1)\": *[0-9.e-]+/\"valid_\\1\":%s/g' %s", values[i],
+                 "model/log.jsonl");
+        ck_assert_int_eq(system(command), 0);
+        assert_succeeds(dptrain("report model -o page.html"));
+        ck_assert(page_has(i ? ">100 %</text>" : ">0 %</text>"));
+        ck_assert(page_has(i ? ">90 %</text>" : ">1 %</text>"));
+        ck_assert(!page_has("\">-") && !page_has(">105 %") && !page_has(">102 %"));
+    }
 }
 END_TEST
 
@@ -376,6 +412,7 @@ START_TEST(options_for_pictures_are_for_pictures)
     ck_assert(dp_make_directories("data/images", NULL) == DP_OK);
     ck_assert(dp_make_directories("data/masks", NULL) == DP_OK);
     assert_fails(dptrain("train --model-type vgg16 --data-dir data"), 1, "holds no pictures");
+    assert_fails(dptrain("train --model-type vgg16 --data data"), 2, "did you mean 'segmentation:data'?");
     /* Masks without a mark have no weight. */
     unsigned char black[32 * 32 * 3] = {0};
     ck_assert(dp_png_write("data/images/a.png", &(dp_image){32, 32, 3, black}, NULL) == DP_OK);
@@ -415,6 +452,7 @@ Suite *pictures_suite(void)
     tcase_add_test(c, a_u_net_learns_masks_and_predicts_them);
     tcase_add_test(c, bad_files_end_the_run_before_it_starts);
     tcase_add_test(c, masks_that_are_all_but_black_are_told);
+    tcase_add_test(c, scores_are_plotted_from_0_to_100_percent);
     tcase_add_test(c, masks_never_take_a_picture_s_place);
     tcase_add_test(c, a_folder_per_class_is_learnt_and_labelled);
     tcase_add_test(c, classes_without_names_are_told_by_their_order);
