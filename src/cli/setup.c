@@ -225,21 +225,21 @@ dp_status cli_check_split(const cli_options *o, const dp_dataset *valid, dp_erro
     return DP_OK;
 }
 
-/* Of the first masks' pixels; a mask that cannot be read is not looked at: the run itself will say so. */
+/* Of the first masks' pixels. */
 static dp_status brightest_of_masks(const dp_dataset *dataset, int64_t masks, float *out, dp_error *err)
 {
     const dp_dataset_info *d = dp_dataset_info_of(dataset);
     float *mask;
     *out = 0;
     DP_TRY(dp_aligned_alloc(d->target_bytes, "a mask", &mask, err));
-    for (int64_t i = 0; i < masks; i++) {
-        if (dp_dataset_read(dataset, i, -1, NULL, mask, NULL) != DP_OK)
-            continue;
-        for (int64_t e = 0; e < d->target_elements; e++)
+    dp_status status = DP_OK;
+    for (int64_t i = 0; i < masks && status == DP_OK; i++) {
+        status = dp_dataset_read(dataset, i, -1, NULL, mask, err);
+        for (int64_t e = 0; e < d->target_elements && status == DP_OK; e++)
             *out = mask[e] > *out ? mask[e] : *out;
     }
     dp_free(mask);
-    return DP_OK;
+    return status;
 }
 
 dp_status cli_warn_of_dark_masks(const dp_dataset *dataset, dp_error *err)
