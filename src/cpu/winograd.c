@@ -88,14 +88,14 @@ static void plan_parts(dp_winograd_pass *p, int threads)
         most = p->tiles; /* there is less of them than of the weights, which come in groups instead */
     p->batch = ceil_div(p->tiles, ceil_div(p->tiles, most)); /* of about the same size, in whole rows */
     p->batch = ceil_div(p->batch, DP_WINOGRAD_ROWS) * DP_WINOGRAD_ROWS;
-    p->panel = p->pairs;
+    p->pair_count = p->pairs;
     p->group = p->rows;
     if (p->batch < p->tiles)
         return;
     p->group = p->rows < DP_WINOGRAD_SUM_CHANNELS ? p->rows : DP_WINOGRAD_SUM_CHANNELS;
     if (p->pairs % threads == 0 || p->pairs >= EVEN_SHARES * threads) {
         p->shares = threads;
-        p->panel = 1;
+        p->pair_count = 1;
     }
 }
 
@@ -120,7 +120,6 @@ static dp_winograd_pass plan(const dp_winograd *s, bool backward, int threads)
     p.tiles = s->batch * p.tiles_down * p.tiles_across;
     p.rows = p.from.blocks * p.lanes;
     p.pairs = ceil_div(p.to.blocks, 2);
-    p.pair_count = p.pairs;
     p.scaled_tiles = p.tiles <= p.pairs * 2 * p.lanes;
     plan_parts(&p, threads);
     return p;
@@ -129,7 +128,7 @@ static dp_winograd_pass plan(const dp_winograd *s, bool backward, int threads)
 /* Of the transformed weights and of `to`, for one share. */
 static int64_t weights_floats(const dp_winograd_pass *p)
 {
-    return align(p->panel * positions(p) * dp_winograd_weights_step(p));
+    return align(p->pair_count * positions(p) * dp_winograd_weights_step(p));
 }
 
 static int64_t to_floats(const dp_winograd_pass *p)
@@ -194,14 +193,14 @@ static void first_group(dp_winograd_pass *p)
     p->first_row = p->row_count = 0;
 }
 
-/* How many groups of WEIGHT_ROWS rows, which are transformed together, the panel has now. */
+/* How many groups of WEIGHT_ROWS rows, which are transformed together, there are now. */
 static int64_t weights_items(const dp_winograd_pass *p)
 {
     return p->pair_count * p->row_count / DP_WINOGRAD_WEIGHT_ROWS;
 }
 
-/* Blocks of `to` in the panel: the last pair may have one alone. */
-static int64_t panel_blocks(const dp_winograd_pass *p)
+/* Blocks of `to` in these pairs: the last may have one alone. */
+static int64_t blocks_of_to(const dp_winograd_pass *p)
 {
     int64_t left = p->to.blocks - 2 * p->first_pair, most = 2 * p->pair_count;
     return left < most ? left : most;
@@ -213,7 +212,6 @@ static void walk_share(const dp_winograd_pass *p, int64_t share, void (*one_pair
     dp_winograd_pass own = *p;
     own.u += share * weights_floats(p);
     own.m += share * to_floats(p);
-    own.pair_count = 1;
     int64_t end = p->pairs * (share + 1) / p->shares;
     for (own.first_pair = p->pairs * share / p->shares; own.first_pair < end; own.first_pair++)
         one_pair(&own);
@@ -226,7 +224,7 @@ static void convolve_pair(dp_winograd_pass *p)
         k->weights(p, 0, weights_items(p));
         k->products(p, 0, positions(p));
     }
-    k->tiles_out(p, 0, panel_blocks(p) * p->count);
+    k->tiles_out(p, 0, blocks_of_to(p) * p->count);
 }
 
 static void convolve_shares(const void *pass, int64_t begin, int64_t end)
@@ -250,7 +248,7 @@ static void convolve(int threads, dp_winograd_pass *p)
                 dp_cpu_for(threads, weights_items(p), 8, k->weights, p);
             dp_cpu_for(threads, positions(p) * p->pair_count, 1, k->products, p);
         }
-        dp_cpu_for(threads, panel_blocks(p) * p->count, 32, k->tiles_out, p);
+        dp_cpu_for(threads, blocks_of_to(p) * p->count, 32, k->tiles_out, p);
     }
 }
 
@@ -281,7 +279,7 @@ void dp_winograd_backward_data(int threads, const dp_winograd *shape, const floa
 static void gradient_of_pair(dp_winograd_pass *p)
 {
     const dp_winograd_kernels *k = kernels_of(p);
-    k->gradients_in(p, 0, panel_blocks(p) * p->count);
+    k->gradients_in(p, 0, blocks_of_to(p) * p->count);
     for (first_group(p); next_group(p);) {
         k->gradient_products(p, 0, positions(p));
         k->gather(p, 0, weights_items(p));
@@ -311,7 +309,7 @@ void dp_winograd_backward_weights(int threads, const dp_winograd *shape, const f
             dp_cpu_for(threads, p.shares, 1, gradient_shares, &p);
             continue;
         }
-        dp_cpu_for(threads, panel_blocks(&p) * p.count, 32, k->gradients_in, &p);
+        dp_cpu_for(threads, blocks_of_to(&p) * p.count, 32, k->gradients_in, &p);
         for (first_group(&p); next_group(&p);) {
             dp_cpu_for(threads, positions(&p) * p.pair_count, 1, k->gradient_products, &p);
             if (p.first + p.count == p.tiles)

@@ -30,8 +30,8 @@ typedef struct dp_winograd_pass {
     int64_t tiles_down, tiles_across, tiles; /* of `to`; tiles: in all of the batch */
     int64_t rows, pairs;                     /* of the weights: channels of from, pairs of blocks of to */
     int64_t batch, first, count;             /* tiles at once; where they begin and how many there are now */
-    int64_t panel, first_pair, pair_count;   /* the same for pairs of blocks of columns */
-    int64_t group, first_row, row_count;     /* and for rows */
+    int64_t first_pair, pair_count;          /* pairs of blocks of columns at once: all, or one of a share */
+    int64_t group, first_row, row_count;     /* the same for rows */
     int64_t shares;                          /* of the columns, each of one thread; 0: threads share phases */
     const float *weights;                    /* plain */
     float *weights_gradient;
@@ -41,8 +41,8 @@ typedef struct dp_winograd_pass {
     const float *bias;
     float *out;
     float *v; /* transformed tiles of from */
-    float *u; /* transformed weights of a panel and group, for each share */
-    float *m; /* products, a panel of to, for each share */
+    float *u; /* transformed weights of these pairs and a group, for each share */
+    float *m; /* products, these pairs of blocks of to, for each share */
 } dp_winograd_pass;
 
 /* Floats from a position to the next, in one pair of blocks of columns for the weights. A line more than is
@@ -54,7 +54,7 @@ static inline int64_t dp_winograd_from_step(const dp_winograd_pass *p)
 
 static inline int64_t dp_winograd_to_step(const dp_winograd_pass *p)
 {
-    return (2 * p->panel * p->batch + 2) * p->lanes;
+    return (2 * p->pair_count * p->batch + 2) * p->lanes;
 }
 
 static inline int64_t dp_winograd_weights_step(const dp_winograd_pass *p)
@@ -63,14 +63,14 @@ static inline int64_t dp_winograd_weights_step(const dp_winograd_pass *p)
 }
 
 /* Phases of a pass, on a dp_winograd_pass, in the form that dp_cpu_for wants. Of the current batch of tiles,
- * panel of columns and group of rows. */
+ * pairs of columns and group of rows. */
 typedef struct dp_winograd_kernels {
-    void (*weights)(const void *pass, int64_t begin, int64_t end);      /* pair of the panel, 8 rows */
+    void (*weights)(const void *pass, int64_t begin, int64_t end);      /* pair of columns, 8 rows */
     void (*gather)(const void *pass, int64_t begin, int64_t end);       /* the same, back */
     void (*tiles_in)(const void *pass, int64_t begin, int64_t end);     /* block of from, tile */
-    void (*gradients_in)(const void *pass, int64_t begin, int64_t end); /* block of to in the panel, tile */
+    void (*gradients_in)(const void *pass, int64_t begin, int64_t end); /* block of to in these pairs, tile */
     void (*tiles_out)(const void *pass, int64_t begin, int64_t end);    /* the same, back */
-    void (*products)(const void *pass, int64_t begin, int64_t end);     /* position, pair of the panel */
+    void (*products)(const void *pass, int64_t begin, int64_t end);     /* position, pair of columns */
     void (*gradient_products)(const void *pass, int64_t begin, int64_t end); /* the same */
 } dp_winograd_kernels;
 
