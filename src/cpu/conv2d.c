@@ -1,21 +1,25 @@
-/* Convolutions by oneDNN or our own Winograd, in the layout that a fixed rule chooses.
+/* Convolutions by oneDNN, our own Winograd or, of few pixels, our own products, in the layout that a fixed
+ * rule chooses.
  *
- * The rule goes through pairs of (input, output) layouts and takes the first for which either has fast code
- * in every direction that is needed: blocked by 16 (AVX-512), by 8 (AVX2), channels last, plain. With few
- * input channels the input stays plain, and the weight gradient is thin_conv.c's where only that is needed.
- * Nothing is timed, so the same convolution always gets the same code on the same machine. */
+ * The rule goes through pairs of (input, output) layouts and takes the first for which one of them has fast
+ * code in every direction that is needed: blocked by 16 (AVX-512), by 8 (AVX2), channels last, plain. With
+ * few input channels the input stays plain, and the weight gradient is thin_conv.c's where only that is
+ * needed. Nothing is timed, so the same convolution always gets the same code on the same machine. */
 #include <string.h>
 
 #include "base/memory.h"
 #include "cpu/bias.h"
 #include "cpu/internal.h"
 #include "cpu/layout.h"
+#include "cpu/lowered.h"
 #include "cpu/thin_conv.h"
 #include "cpu/winograd.h"
 
 typedef struct conv_op {
     dp_cpu_op common;
-    dp_dnnl_conv *conv; /* NULL where our own Winograd is used */
+    dp_dnnl_conv *conv; /* NULL where one of our own is used */
+    bool use_lowered;
+    dp_lowered lowered;
     dp_winograd winograd;
     int given_tag, in_tag; /* how the input comes and how the primitives want it */
     dp_thin_conv thin;
@@ -66,25 +70,34 @@ static dp_status conv_forward(dp_op *op, const dp_op_args *args, dp_error *err)
     const float *bias = op->desc.params > 1 ? args->param[1] : NULL;
     if (c->conv)
         return dp_dnnl_conv_forward(c->conv, in, args->param[0], bias, args->out, args->workspace, err);
-    dp_winograd_forward(threads, &c->winograd, in, args->param[0], bias, op->desc.relu, args->out,
-                        args->workspace);
+    if (!c->use_lowered) {
+        dp_winograd_forward(threads, &c->winograd, in, args->param[0], bias, op->desc.relu, args->out,
+                            args->workspace);
+        return DP_OK;
+    }
+    dp_lowered_forward(threads, &c->lowered, in, args->param[0], args->out, args->workspace);
+    if (bias || op->desc.relu)
+        dp_cpu_add_bias(threads, &op->desc.out, op->out.tag, bias, op->desc.relu, args->out);
     return DP_OK;
 }
 
 static dp_status input_gradient(dp_op *op, const dp_op_args *args, dp_error *err)
 {
     conv_op *c = op->state;
+    int threads = c->common.device->threads;
     bool same = c->given_tag == c->in_tag;
     void *target = same ? args->in_gradient[0] : (char *)args->workspace + c->in_gradient_copy;
     if (c->conv)
         DP_TRY(dp_dnnl_conv_backward_data(c->conv, args->out_gradient, args->param[0], target,
                                           args->workspace, err));
+    else if (c->use_lowered)
+        dp_lowered_backward_data(threads, &c->lowered, args->out_gradient, args->param[0], target,
+                                 args->workspace);
     else
-        dp_winograd_backward_data(c->common.device->threads, &c->winograd, args->out_gradient, args->param[0],
-                                  target, args->workspace);
+        dp_winograd_backward_data(threads, &c->winograd, args->out_gradient, args->param[0], target,
+                                  args->workspace);
     if (!same)
-        dp_cpu_between(c->common.device->threads, &op->desc.in[0], c->in_tag, c->given_tag, target,
-                       args->in_gradient[0]);
+        dp_cpu_between(threads, &op->desc.in[0], c->in_tag, c->given_tag, target, args->in_gradient[0]);
     return DP_OK;
 }
 
@@ -111,7 +124,10 @@ static dp_status conv_backward(dp_op *op, const dp_op_args *args, dp_error *err)
         return DP_OK;
     char *workspace = args->workspace;
     if (!c->conv) {
-        if (dw)
+        if (dw && c->use_lowered)
+            dp_lowered_backward_weights(threads, &c->lowered, in, args->out_gradient, dw, args->accumulate,
+                                        workspace);
+        else if (dw)
             dp_winograd_backward_weights(threads, &c->winograd, in, args->out_gradient, dw, args->accumulate,
                                          workspace);
         return DP_OK;
@@ -195,6 +211,12 @@ static bool own_winograd_fits(conv_op *c, const dp_dnnl_conv_config *config, lay
            dp_winograd_fits(&c->winograd, config->kernel, config->stride);
 }
 
+static bool own_products_fit(conv_op *c, const dp_dnnl_conv_config *config, layout_pair pair)
+{
+    c->lowered = dp_lowered_of(config);
+    return pair.in == DP_CPU_BLOCKED8 && pair.out == DP_CPU_BLOCKED8 && dp_lowered_fits(&c->lowered);
+}
+
 /* *found is left false where there is no fast code for this pair. The library's Winograd comes first: 3x3
  * kernels on AVX-512, blocked by 16. Our own comes before everything else that it has for a blocked order,
  * and also where it has nothing (for images of 2x2, say), if the machine's vectors are as long. */
@@ -211,7 +233,9 @@ static dp_status try_pair(conv_op *c, dp_cpu_device *device, dp_dnnl_conv_config
     DP_TRY(dp_dnnl_conv_create(device->dnnl, config, reference, &c->conv, err));
     *found = c->conv != NULL;
     bool own = *found ? !dp_dnnl_conv_is_winograd(c->conv) : dp_cpu_block(pair.in) == dp_dnnl_lanes();
-    if (own && own_winograd_fits(c, config, pair)) {
+    bool winograd = own && own_winograd_fits(c, config, pair);
+    c->use_lowered = own && !winograd && dp_dnnl_lanes() == 8 && own_products_fit(c, config, pair);
+    if (winograd || c->use_lowered) {
         dp_dnnl_conv_destroy(c->conv);
         c->conv = NULL;
         *found = true;
@@ -238,7 +262,9 @@ static dp_status choose(conv_op *c, dp_cpu_device *device, dp_dnnl_conv_config *
 static void plan_memory(conv_op *c, const dp_dnnl_conv_config *config, int threads, dp_op *out)
 {
     size_t in_bytes = dp_cpu_layout(&out->desc.in[0], c->in_tag).bytes;
-    size_t total = c->conv ? dp_dnnl_conv_scratch(c->conv) : dp_winograd_workspace(&c->winograd, threads);
+    size_t total = c->conv          ? dp_dnnl_conv_scratch(c->conv)
+                   : c->use_lowered ? dp_lowered_workspace(&c->lowered, threads)
+                                    : dp_winograd_workspace(&c->winograd, threads);
     total = dp_align64(total);
     bool copied = c->given_tag != c->in_tag;
     c->keep_in_copy = copied && c->weights_wanted;

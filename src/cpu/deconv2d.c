@@ -1,4 +1,4 @@
-/* Deconvolutions (transposed convolutions) by oneDNN.
+/* Deconvolutions (transposed convolutions) by oneDNN or, of few pixels, by our own products.
  *
  * A deconvolution from x to y is what a convolution from y to x, with the same weights, does to gradients:
  * its forward pass is that convolution's data gradient, its own data gradient is that convolution's forward
@@ -10,12 +10,14 @@
 #include "cpu/bias.h"
 #include "cpu/internal.h"
 #include "cpu/layout.h"
+#include "cpu/lowered.h"
 
 typedef struct deconv_op {
     dp_cpu_op common;
-    dp_dnnl_conv *conv;
+    dp_dnnl_conv *conv; /* NULL where our own products are used */
+    dp_lowered lowered;
     int given_tag, in_tag, out_tag; /* how x comes, how the primitives want it, how y lies */
-    /* Offsets into workspace, behind oneDNN's scratch. */
+    /* Offsets into workspace, behind the scratch memory of oneDNN or of our own. */
     size_t in_copy, in_gradient_copy;
     bool keep_in_copy; /* the re-ordered x is in saved, for backward */
 } deconv_op;
@@ -37,7 +39,10 @@ static dp_status deconv_forward(dp_op *op, const dp_op_args *args, dp_error *err
     const void *in = wanted_input(d, args);
     if (d->given_tag != d->in_tag)
         dp_cpu_between(threads, &op->desc.in[0], d->given_tag, d->in_tag, args->in[0], (void *)in);
-    DP_TRY(dp_dnnl_conv_backward_data(d->conv, in, args->param[0], args->out, args->workspace, err));
+    if (d->conv)
+        DP_TRY(dp_dnnl_conv_backward_data(d->conv, in, args->param[0], args->out, args->workspace, err));
+    else
+        dp_lowered_backward_data(threads, &d->lowered, in, args->param[0], args->out, args->workspace);
     const float *bias = op->desc.params > 1 ? args->param[1] : NULL;
     if (bias || op->desc.relu)
         dp_cpu_add_bias(threads, &op->desc.out, d->out_tag, bias, op->desc.relu, args->out);
@@ -49,26 +54,35 @@ static dp_status input_gradient(dp_op *op, const dp_op_args *args, dp_error *err
     deconv_op *d = op->state;
     bool same = d->given_tag == d->in_tag;
     void *target = same ? args->in_gradient[0] : (char *)args->workspace + d->in_gradient_copy;
-    DP_TRY(dp_dnnl_conv_forward(d->conv, args->out_gradient, args->param[0], NULL, target, args->workspace,
-                                err));
+    int threads = d->common.device->threads;
+    if (d->conv)
+        DP_TRY(dp_dnnl_conv_forward(d->conv, args->out_gradient, args->param[0], NULL, target,
+                                    args->workspace, err));
+    else
+        dp_lowered_forward(threads, &d->lowered, args->out_gradient, args->param[0], target, args->workspace);
     if (!same)
-        dp_cpu_between(d->common.device->threads, &op->desc.in[0], d->in_tag, d->given_tag, target,
-                       args->in_gradient[0]);
+        dp_cpu_between(threads, &op->desc.in[0], d->in_tag, d->given_tag, target, args->in_gradient[0]);
     return DP_OK;
 }
 
 static dp_status deconv_backward(dp_op *op, const dp_op_args *args, dp_error *err)
 {
     deconv_op *d = op->state;
+    int threads = d->common.device->threads;
     float *dw = args->param_gradient[0], *db = args->param_gradient[1];
     const float *gate = op->desc.relu ? args->out : NULL;
     if (gate || db)
-        dp_cpu_bias_gradient(d->common.device->threads, &op->desc.out, d->out_tag, gate, args->out_gradient,
-                             db, args->accumulate);
+        dp_cpu_bias_gradient(threads, &op->desc.out, d->out_tag, gate, args->out_gradient, db,
+                             args->accumulate);
     if (args->in_gradient[0])
         DP_TRY(input_gradient(op, args, err));
     if (!dw)
         return DP_OK;
+    if (!d->conv) {
+        dp_lowered_backward_weights(threads, &d->lowered, args->out_gradient, wanted_input(d, args), dw,
+                                    args->accumulate, args->workspace);
+        return DP_OK;
+    }
     return dp_dnnl_conv_backward_weights(d->conv, args->out_gradient, wanted_input(d, args), dw,
                                          args->accumulate, NULL, args->workspace, err);
 }
@@ -106,17 +120,20 @@ static dp_dnnl_conv_config configuration(const dp_op_request *r)
     return config;
 }
 
-/* The first layout that oneDNN has fast code for and that x can be copied to, else plain. */
+/* The first layout that there is fast code for and that x can be copied to, else plain. */
 static dp_status choose(deconv_op *d, dp_cpu_device *device, dp_dnnl_conv_config *config, dp_error *err)
 {
     static const int tags[] = {DP_CPU_BLOCKED16, DP_CPU_BLOCKED8, DP_CPU_NHWC, DP_CPU_PLAIN};
     const int count = sizeof tags / sizeof *tags;
+    d->lowered = dp_lowered_of(config);
     for (int i = 0; i <= count && !d->conv; i++) {
         bool last = i == count;
         int tag = last ? DP_CPU_PLAIN : tags[i];
         if (tag != d->given_tag && tag != DP_CPU_PLAIN && d->given_tag != DP_CPU_PLAIN)
             continue;
         config->in_tag = config->out_tag = d->in_tag = d->out_tag = tag;
+        if (tag == DP_CPU_BLOCKED8 && dp_dnnl_lanes() == 8 && dp_lowered_fits(&d->lowered))
+            return DP_OK;
         DP_TRY(dp_dnnl_conv_create(device->dnnl, config, last, &d->conv, err));
     }
     if (!d->conv)
@@ -124,10 +141,11 @@ static dp_status choose(deconv_op *d, dp_cpu_device *device, dp_dnnl_conv_config
     return DP_OK;
 }
 
-static void plan_memory(deconv_op *d, const dp_dnnl_conv_config *config, dp_op *out)
+static void plan_memory(deconv_op *d, const dp_dnnl_conv_config *config, int threads, dp_op *out)
 {
     size_t in_bytes = dp_cpu_layout(&out->desc.in[0], d->in_tag).bytes;
-    size_t total = dp_align64(dp_dnnl_conv_scratch(d->conv));
+    size_t total =
+        dp_align64(d->conv ? dp_dnnl_conv_scratch(d->conv) : dp_lowered_workspace(&d->lowered, threads));
     bool copied = d->given_tag != d->in_tag;
     d->keep_in_copy = copied && config->backward_weights;
     if (copied && !d->keep_in_copy)
@@ -153,7 +171,7 @@ dp_status dp_cpu_deconv2d_create(dp_cpu_device *device, const dp_op_request *req
         deconv_destroy(&d->common);
         return status;
     }
-    plan_memory(d, &config, out);
+    plan_memory(d, &config, device->threads, out);
     out->backward_reads_output = request->training && request->desc->relu;
     out->out = dp_cpu_layout(&request->desc->out, d->out_tag);
     out->state = d;

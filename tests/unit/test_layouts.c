@@ -11,7 +11,7 @@
 #include "cpu/cpu.h"
 #include "cpu/layout.h"
 #include "cpu/onednn.h"
-#include "cpu/winograd.h"
+#include "maps.h"
 
 enum { TENSORS = 8, KERNEL = 4 };
 
@@ -19,37 +19,6 @@ enum { TENSORS = 8, KERNEL = 4 };
 typedef struct results {
     float *out, *gradient[2], *param_gradient[2], *buffer[2];
 } results;
-
-static void *room(size_t bytes)
-{
-    dp_error err = {0};
-    void *p;
-    ck_assert_msg(dp_aligned_alloc(bytes ? bytes : 64, "a test", &p, &err) == DP_OK, "%s", err.message);
-    memset(p, 0xff, bytes ? bytes : 64); /* NaN */
-    return p;
-}
-
-static float *values(int64_t count, int seed, float offset)
-{
-    float *x = room((size_t)count * sizeof *x);
-    for (int64_t i = 0; i < count; i++)
-        x[i] = (float)((i * 7919 + seed * 104729) % 2003) / 1001.5f - 1 + offset;
-    return x;
-}
-
-static float *in_layout(const dp_shape *shape, int tag, const float *plain)
-{
-    float *x = room(dp_cpu_layout(shape, tag).bytes);
-    dp_cpu_from_plain(1, shape, tag, plain, x);
-    return x;
-}
-
-static float *in_plain(const dp_shape *shape, int tag, const float *x)
-{
-    float *plain = room(dp_cpu_layout(shape, DP_CPU_PLAIN).bytes);
-    dp_cpu_to_plain(1, shape, tag, x, plain);
-    return plain;
-}
 
 static void free_results(results *r)
 {
@@ -59,18 +28,6 @@ static void free_results(results *r)
         dp_free(r->param_gradient[i]);
         dp_free(r->buffer[i]);
     }
-}
-
-/* Values that only fill a block are zero: the next operation relies on it. */
-static void check_padding(const dp_shape *shape, int tag, const float *x)
-{
-    int block = dp_cpu_block(tag), nonzero = 0;
-    int64_t blocks = (shape->dim[1] + block - 1) / block, pixels = shape->dim[2] * shape->dim[3];
-    for (int64_t n = 0; n < shape->dim[0] && block > 1; n++)
-        for (int64_t p = 0; p < pixels; p++)
-            for (int64_t c = shape->dim[1]; c < blocks * block; c++)
-                nonzero += x[((n * blocks + c / block) * pixels + p) * block + c % block] != 0;
-    ck_assert_int_eq(nonzero, 0);
 }
 
 static int64_t parameters_of(const dp_op_desc *desc, int which)
@@ -326,174 +283,6 @@ START_TEST(every_layout_of_bias)
 }
 END_TEST
 
-/* ---- Winograd, in both blocked orders: no machine chooses both ---- */
-
-typedef struct products {
-    double *out, *in_gradient, *weights_gradient; /* plain */
-} products;
-
-/* All three products of a convolution with plain x, w and dy, by the definition. */
-static products reference(const dp_winograd *s, const float *x, const float *w, const float *dy)
-{
-    int64_t size = s->in_height * s->in_width, out_size = s->out_height * s->out_width;
-    int64_t taps = (int64_t)s->kernel * s->kernel;
-    products r = {calloc((size_t)(s->batch * s->out_channels * out_size), sizeof(double)),
-                  calloc((size_t)(s->batch * s->in_channels * size), sizeof(double)),
-                  calloc((size_t)(s->out_channels * s->in_channels * taps), sizeof(double))};
-    ck_assert(r.out && r.in_gradient && r.weights_gradient);
-    for (int64_t n = 0; n < s->batch; n++)
-        for (int64_t o = 0; o < s->out_channels; o++)
-            for (int64_t c = 0; c < s->in_channels; c++)
-                for (int64_t i = 0; i < out_size * taps; i++) {
-                    int64_t to = i / taps, tap = i % taps;
-                    int64_t row = to / s->out_width + tap / s->kernel - s->padding[0];
-                    int64_t column = to % s->out_width + tap % s->kernel - s->padding[1];
-                    if (row < 0 || row >= s->in_height || column < 0 || column >= s->in_width)
-                        continue;
-                    int64_t at = (n * s->in_channels + c) * size + row * s->in_width + column;
-                    int64_t weight = (o * s->in_channels + c) * taps + tap;
-                    to += (n * s->out_channels + o) * out_size;
-                    r.out[to] += (double)x[at] * (double)w[weight];
-                    r.in_gradient[at] += (double)dy[to] * (double)w[weight];
-                    r.weights_gradient[weight] += (double)dy[to] * (double)x[at];
-                }
-    return r;
-}
-
-/* Without pattern, in -1..1: long sums do not cancel. */
-static float *noise(int64_t count, uint32_t seed)
-{
-    float *x = room((size_t)count * sizeof *x);
-    for (int64_t i = 0; i < count; i++) {
-        seed = seed * 1664525u + 1013904223u; /* Numerical Recipes' */
-        x[i] = (float)(seed >> 8) / 8388608.0f - 1;
-    }
-    return x;
-}
-
-/* Within 3e-6 of the largest value. */
-static void close_to(const float *got, const double *wanted, int64_t count, double offset)
-{
-    double largest = 0, worst = 0;
-    for (int64_t i = 0; i < count; i++) {
-        largest = fmax(largest, fabs(wanted[i]));
-        double off = fabs((double)got[i] - wanted[i] - offset);
-        worst = off <= worst ? worst : off; /* a NaN is the worst */
-    }
-    ck_assert_msg(worst <= 3e-6 * largest, "off by %g of %g", worst, largest);
-}
-
-/* Full and cut tiles of 6x6 and of 4x4 inputs (2 rows, or few small images), down to a single one; several
- * batches of tiles, with more tiles than columns and with fewer; several groups of rows; pairs of blocks of
- * columns that two threads can share evenly and that they cannot; channels that fill no block. */
-static const dp_winograd winograds[] = {
-    {2, 32, 13, 10, 24, 13, 10, {1, 1}, 3, 0}, {3, 29, 9, 12, 37, 7, 12, {0, 1}, 3, 0},
-    {1, 512, 8, 7, 40, 8, 7, {1, 1}, 3, 0},    {2, 24, 13, 10, 40, 13, 10, {2, 2}, 5, 0},
-    {2, 29, 9, 12, 37, 7, 14, {1, 3}, 5, 0},   {1, 256, 6, 5, 40, 6, 5, {2, 2}, 5, 0},
-    {1, 40, 5, 6, 512, 9, 10, {4, 4}, 5, 0},   {1, 76, 4, 3, 144, 4, 3, {1, 1}, 3, 0},
-    {2, 96, 2, 2, 176, 2, 2, {1, 1}, 3, 0},    {4, 40, 2, 61, 24, 2, 61, {1, 1}, 3, 0},
-    {2, 136, 4, 4, 168, 4, 4, {1, 1}, 3, 0},   {1, 136, 4, 4, 16, 4, 4, {1, 1}, 3, 0},
-    {4, 24, 29, 26, 40, 29, 26, {1, 1}, 3, 0}, {17, 40, 2, 61, 24, 2, 61, {1, 1}, 3, 0},
-    {1, 24, 2, 2, 40, 2, 2, {1, 1}, 3, 0},
-};
-
-enum { WINOGRADS = sizeof winograds / sizeof *winograds };
-
-/* got = max(sums + bias of the channel, 0). */
-static void check_biased(const float *got, const double *sums, const float *bias, const dp_shape *shape)
-{
-    int64_t count = dp_shape_elements(shape), pixels = shape->dim[2] * shape->dim[3];
-    double *wanted = calloc((size_t)count, sizeof *wanted);
-    ck_assert_ptr_nonnull(wanted);
-    for (int64_t i = 0; i < count; i++)
-        wanted[i] = fmax(sums[i] + (double)bias[i / pixels % shape->dim[1]], 0);
-    close_to(got, wanted, count, 0);
-    free(wanted);
-}
-
-static void check_winograd(dp_winograd s, int tag, int threads)
-{
-    s.block = dp_cpu_block(tag);
-    dp_shape in = {4, {s.batch, s.in_channels, s.in_height, s.in_width}};
-    dp_shape out = {4, {s.batch, s.out_channels, s.out_height, s.out_width}};
-    int64_t weights = s.out_channels * s.in_channels * s.kernel * s.kernel;
-    float *x = noise(dp_shape_elements(&in), 1), *w = noise(weights, 2);
-    float *dy = noise(dp_shape_elements(&out), 3), *dw = room((size_t)weights * sizeof *dw);
-    float *x_blocks = in_layout(&in, tag, x), *dy_blocks = in_layout(&out, tag, dy);
-    float *y = room(dp_cpu_layout(&out, tag).bytes), *dx = room(dp_cpu_layout(&in, tag).bytes);
-    void *workspace = room(dp_winograd_workspace(&s, threads));
-    products wanted = reference(&s, x, w, dy);
-
-    dp_winograd_forward(threads, &s, x_blocks, w, NULL, false, y, workspace);
-    check_padding(&out, tag, y);
-    float *plain = in_plain(&out, tag, y);
-    close_to(plain, wanted.out, dp_shape_elements(&out), 0);
-    dp_free(plain);
-    float *bias = values(s.out_channels, 4, 0);
-    dp_winograd_forward(threads, &s, x_blocks, w, bias, true, y, workspace);
-    plain = in_plain(&out, tag, y);
-    check_biased(plain, wanted.out, bias, &out);
-    dp_free(bias);
-    dp_free(plain);
-    dp_winograd_backward_data(threads, &s, dy_blocks, w, dx, workspace);
-    check_padding(&in, tag, dx);
-    plain = in_plain(&in, tag, dx);
-    close_to(plain, wanted.in_gradient, dp_shape_elements(&in), 0);
-    dp_free(plain);
-    dp_winograd_backward_weights(threads, &s, x_blocks, dy_blocks, dw, false, workspace);
-    close_to(dw, wanted.weights_gradient, weights, 0);
-    for (int64_t i = 0; i < weights; i++)
-        dw[i] = 1;
-    dp_winograd_backward_weights(threads, &s, x_blocks, dy_blocks, dw, true, workspace);
-    close_to(dw, wanted.weights_gradient, weights, 1);
-
-    free(wanted.out), free(wanted.in_gradient), free(wanted.weights_gradient);
-    dp_free(x), dp_free(w), dp_free(dy), dp_free(dw), dp_free(x_blocks), dp_free(dy_blocks);
-    dp_free(y), dp_free(dx), dp_free(workspace);
-}
-
-START_TEST(winograd_in_both_orders)
-{
-    for (int tag = DP_CPU_BLOCKED8; tag <= DP_CPU_BLOCKED16; tag++) {
-        check_winograd(winograds[_i], tag, 1);
-#ifndef DP_TSAN
-        check_winograd(winograds[_i], tag, 2);
-#endif
-    }
-}
-END_TEST
-
-/* oneDNN has no blocked code for images of 2x2; our own keeps them in the machine's blocked order, or brings
- * them there. */
-START_TEST(small_images_stay_in_blocks)
-{
-    dp_error err = {0};
-    dp_backend *backend;
-    int tag = dp_dnnl_lanes() == 16 ? DP_CPU_BLOCKED16 : DP_CPU_BLOCKED8;
-    if (dp_dnnl_lanes() < 8)
-        return;
-    ck_assert_int_eq(dp_cpu_backend_open(1, 1, &backend, &err), DP_OK);
-    dp_device *device = &backend->devices[0];
-    ck_assert_int_eq(dp_device_enter(device, &err), DP_OK);
-    dp_shape shape = {4, {2, 32, 2, 2}};
-    dp_op_desc desc = {.kind = DP_OP_CONV2D, .inputs = 1, .in = {shape}, .out = shape, .params = 2};
-    for (int i = 0; i < 2; i++)
-        desc.kernel[i] = 3, desc.stride[i] = desc.padding[i] = 1;
-    dp_op_request request = {
-        .desc = &desc, .training = true, .input_gradient = {true}, .param_gradient = {true, true}};
-    const int given[] = {tag, DP_CPU_PLAIN};
-    for (int i = 0; i < 2; i++) {
-        dp_op op;
-        request.in[0] = dp_cpu_layout(&shape, given[i]);
-        ck_assert_int_eq(device->backend->call->op_create(device, &request, &op, &err), DP_OK);
-        ck_assert_int_eq(op.out.tag, tag);
-        device->backend->call->op_destroy(device, &op);
-    }
-    dp_device_leave(device);
-    backend->call->close(backend);
-}
-END_TEST
-
 /* A mean that is large beside the deviation leaves as much precision as float32 inputs have. */
 START_TEST(far_from_zero)
 {
@@ -541,8 +330,6 @@ int main(void)
     tcase_add_loop_test(t, every_layout, 0, SETTINGS);
     tcase_add_loop_test(t, every_layout_of_maps, 0, SETTINGS);
     tcase_add_loop_test(t, every_layout_of_bias, 0, SETTINGS);
-    tcase_add_loop_test(t, winograd_in_both_orders, 0, WINOGRADS);
-    tcase_add_test(t, small_images_stay_in_blocks);
     tcase_add_test(t, far_from_zero);
     suite_add_tcase(s, t);
     SRunner *runner = srunner_create(s);
