@@ -240,18 +240,26 @@ sanitized() {
         fuzz_inputs ', ASan' "$base/asan"
         parity ', ASan' "$base/asan" ''
     fi
-    fuzz 10000 60
     if build 'build, TSan' "$base/tsan" SANITIZE=thread CFLAGS='-g -O1'; then
         unit_tests ', TSan' "$base/tsan" "${tsan[@]}"
         cli ', several threads a device, TSan' "$base/tsan" "${tsan[@]}" CK_RUN_CASE=teams
         cuda_tsan "$base/tsan" 'mlp rare' 1
         missed_waits ', a few' "$base/tsan" 300 --thin
     fi
-    if have 'build, clang, warnings are errors' clang &&
-        build 'build, clang, warnings are errors' "$base/clang" CC=clang WERROR=1; then
-        unit_tests ', clang' "$base/clang"
-        ops ', clang' "$base/clang"
-    fi
+}
+
+by_clang() {
+    have 'build, clang, warnings are errors' clang &&
+        build 'build, clang, warnings are errors' "$base/clang" CC=clang WERROR=1 || return
+    unit_tests ', clang' "$base/clang"
+    ops ', clang' "$base/clang"
+}
+
+# With `sanitized` beside it, which takes about as long.
+others() {
+    plain
+    fuzz 10000 60
+    by_clang
 }
 
 check() {
@@ -260,7 +268,7 @@ check() {
     have 'scripts' shellcheck && task 'scripts' 60 "$MAKE" lint-scripts
     task 'Makefile' 300 tests/tools/test_makefile.sh
     task 'steps of the check' 60 tests/tools/test_steps.sh
-    side_by_side plain sanitized
+    side_by_side others sanitized
 }
 
 check_long() {
