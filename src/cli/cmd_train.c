@@ -289,6 +289,27 @@ static void print_final(const training *t, const dp_train_summary *s)
         printf("%s loss %.6f\n", part, s->last.valid_loss);
 }
 
+/* The files that the user named and that are there now. */
+static void print_written(const dp_train_config *c)
+{
+    const struct {
+        const char *what, *path;
+    } files[] = {{"weights", c->save}, {"report", c->report}, {"trace", c->trace}};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+        if (files[i].path)
+            fprintf(stderr, "%s written to %s\n", files[i].what, files[i].path);
+}
+
+/* LeNet, which nobody asked for, learns masks of one small size at best. */
+static void warn_of_default_model(const training *t)
+{
+    const cli_options *o = t->options;
+    bool masks = dp_dataset_info_of(t->train)->target == DP_TARGET_MASK;
+    if (masks && !t->traits.dense && !cli_given(o, OPT_MODEL) && !cli_given(o, OPT_MODEL_TYPE))
+        fprintf(stderr, "warning: the model is lenet, as no other is named; masks are what U-Nets are for: "
+                        "--model-type vgg16\n");
+}
+
 static dp_status train(training *t, int *code, dp_error *err)
 {
     cli_catch_signals();
@@ -314,6 +335,7 @@ static dp_status train(training *t, int *code, dp_error *err)
     if (cli_given(t->options, OPT_DRY_RUN))
         return cli_dry_run(t->context, t->model, t->train, t->valid, &t->config, err);
     DP_TRY(cli_warn_of_dark_masks(t->train, err));
+    warn_of_default_model(t);
     cli_progress progress;
     cli_progress_init(&progress, quiet, t->print_freq);
     dp_train_observer observer = cli_observer(&progress);
@@ -327,6 +349,8 @@ static dp_status train(training *t, int *code, dp_error *err)
     if (status != DP_OK)
         return status;
     print_final(t, &summary);
+    if (!quiet && !summary.interrupted)
+        print_written(&t->config);
     if (summary.interrupted)
         *code = cli_interrupted_code();
     if (summary.interrupted && !quiet)

@@ -66,7 +66,7 @@ static dp_status run(int argc, char **argv, int *code, dp_error *err)
     if (argc < 2)
         return no_command(err);
     const char *command = argv[1], *names[COMMANDS];
-    if (strcmp(command, "--help") == 0) {
+    if (strcmp(command, "--help") == 0 || strcmp(command, "-h") == 0) {
         print_usage();
         return DP_OK;
     }

@@ -73,6 +73,21 @@ static int find_option(cli_command command, const char *name)
     return -1;
 }
 
+/* What PyTorch's examples and other programs call an option; NULL if nothing is called so. */
+static const char *called_elsewhere(cli_command command, const char *name)
+{
+    static const struct {
+        const char *elsewhere;
+        cli_option here;
+    } names[] = {{"epoch", OPT_N_EPOCH},    {"epochs", OPT_N_EPOCH},   {"arch", OPT_MODEL},
+                 {"batch", OPT_BATCH_SIZE}, {"learning-rate", OPT_LR}, {"wd", OPT_WEIGHT_DECAY},
+                 {"gpus", OPT_DEVICE_IDS},  {"gpu", OPT_DEVICE_IDS},   {"workers", OPT_NUM_WORKERS}};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(names[i].elsewhere, name) == 0 && belongs((int)names[i].here, command))
+            return specs[names[i].here].name;
+    return NULL;
+}
+
 static dp_status unknown_option(cli_command command, const char *name, dp_error *err)
 {
     const char *names[OPT_COUNT];
@@ -80,7 +95,9 @@ static dp_status unknown_option(cli_command command, const char *name, dp_error 
     for (int i = 0; i < OPT_COUNT; i++)
         if (belongs(i, command))
             names[count++] = specs[i].name;
-    const char *near = dp_nearest_name(name, names, count);
+    const char *near = called_elsewhere(command, name);
+    if (!near)
+        near = dp_nearest_name(name, names, count);
     if (near)
         return dp_fail(err, DP_ERROR_USAGE, "unknown option '--%s'; did you mean '--%s'?", name, near);
     return dp_fail(err, DP_ERROR_USAGE, "unknown option '--%s'; --help lists the options", name);
@@ -137,6 +154,8 @@ dp_status cli_parse(cli_command command, int argc, char **argv, cli_options *out
         const char *argument = argv[i];
         if (strcmp(argument, "-o") == 0 && belongs(OPT_OUTPUT, command))
             argument = "--output";
+        if (strcmp(argument, "-h") == 0)
+            argument = "--help";
         if (strncmp(argument, "--", 2) != 0 || !argument[2]) {
             DP_TRY(take_file(&argv[i], out, err));
             continue;

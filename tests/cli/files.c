@@ -195,6 +195,22 @@ START_TEST(names_that_are_not_text_are_logged_as_far_as_they_go)
 }
 END_TEST
 
+START_TEST(what_a_run_wrote_is_named)
+{
+    static const char command[] =
+        "train --device cpu --model linear --data synthetic:64 --n-epoch 1 --overwrite "
+        "--save end.safetensors --report run.html --trace run.json";
+    const run *r = dptrain(command);
+    assert_succeeds(r);
+    assert_contains(r->err,
+                    "weights written to end.safetensors\nreport written to run.html\ntrace written to "
+                    "run.json\n");
+    r = dptrain("%s --quiet", command);
+    assert_succeeds(r);
+    ck_assert_str_eq(r->err, "");
+}
+END_TEST
+
 START_TEST(no_output_is_written_over_another_file_of_the_run)
 {
     write_values("data", 64);
@@ -252,6 +268,7 @@ Suite *files_suite(void)
     tcase_set_timeout(c, 60);
     tcase_add_checked_fixture(c, harness_enter, harness_leave);
     tcase_add_test(c, a_run_leaves_its_checkpoints);
+    tcase_add_test(c, what_a_run_wrote_is_named);
     tcase_add_test(c, no_output_is_written_over_another_file_of_the_run);
     tcase_add_test(c, a_log_that_nobody_reads_does_not_hang);
     tcase_add_test(c, the_best_is_that_of_the_lowest_validation_loss);

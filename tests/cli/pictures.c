@@ -159,7 +159,11 @@ START_TEST(masks_that_are_all_but_black_are_told)
     write_masks(20);
     const run *r = dptrain(SMALL_UNET " --data-dir data --max-steps 1 --quiet --model-dir white");
     assert_succeeds(r);
-    assert_lacks(r->err, "marked");
+    ck_assert_str_eq(r->err, "");
+    r = dptrain("train --device cpu --data-dir data --size 32x32 --batch-size 4 --max-steps 1 --quiet "
+                "--model-dir lenet");
+    assert_succeeds(r);
+    assert_contains(r->err, "warning: the model is lenet, as no other is named");
     for (int i = 0; i < 20; i++) {
         char path[64];
         snprintf(path, sizeof path, "data/masks/p%02d.png", i);

@@ -19,6 +19,8 @@ static const mistake mistakes[] = {
     /* options */
     {"train --batchsize 4", 2, "unknown option '--batchsize'; did you mean '--batch-size'?"},
     {"train --batch_siez=4", 2, "unknown option '--batch-siez'; did you mean '--batch-size'?"},
+    {"train --epochs 3", 2, "unknown option '--epochs'; did you mean '--n-epoch'?"},
+    {"bench --learning-rate 3", 2, "unknown option '--learning-rate'; --help lists"},
     {"train --resume=", 2, "--resume needs auto, never or the name of a directory"},
     {"train --save-every -1", 2, "--save-every '-1'"},
     {"train --keep 0", 2, "--keep '0'"},
@@ -223,7 +225,9 @@ static void assert_help(const run *r)
 START_TEST(help_is_on_stdout_and_fits_a_terminal)
 {
     assert_help(dptrain("--help"));
+    assert_help(dptrain("-h"));
     assert_help(dptrain("train --help"));
+    assert_help(dptrain("eval -h"));
     const run *r = dptrain("train --data synthetic:64 --help");
     assert_help(r);
     assert_contains(r->out, "--batch-size B");
