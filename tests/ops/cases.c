@@ -125,13 +125,6 @@ const char *const correctness_cases[] = {
     "2x3x7x7 conv32,k3,p1,relu deconv32,k4,s2,p1 conv16,k1 +",
     "1x8x4x4 conv16,k1 deconv8,k4,s2,p1,relu deconv8,k4,s2,p1,relu conv1,k1",
     "2x9x5x5 conv16,k1 deconv24,k3,s2,p1 deconv1,k2,s1,p0",
-    /* few pixels, many weights */
-    "2x32x4x4 deconv16,k4,s2,p1,relu",
-    "1x16x3x4 conv64,k1 deconv16,k4,s2,p1 +",
-    "2x32x4x3 deconv32,k4,s2,p1,nobias noinput",
-    "2x32x8x7 conv32,k3,s2,p1,relu",
-    "1x16x6x5 conv48,k1 conv32,k3,s2,p1,nobias +",
-    "2x64x5x5 conv16,k5,s2,p0 noinput",
     /* bilinear upsampling: borders, single rows, all layouts */
     "1x1x1x1 upsample",
     "2x3x3x4 upsample",
@@ -204,6 +197,14 @@ const char *const correctness_cases[] = {
     /* 3x3 kernels on few tiles, full and a quarter full */
     "1x24x4x4 conv40,k3,p1,relu",
     "3x20x2x2 conv19,k3,p1 +",
+    /* few pixels, many weights; behind all others, as a case's place seeds its data, and in a long chain
+     * another seed may bring a pool's two largest values closer than rounding */
+    "2x32x4x4 deconv16,k4,s2,p1,relu",
+    "1x16x3x4 conv64,k1 deconv16,k4,s2,p1 +",
+    "2x32x4x3 deconv32,k4,s2,p1,nobias noinput",
+    "2x32x8x7 conv32,k3,s2,p1,relu",
+    "1x16x6x5 conv48,k1 conv32,k3,s2,p1,nobias +",
+    "2x64x5x5 conv16,k5,s2,p0 noinput",
     NULL,
 };
 
