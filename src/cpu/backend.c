@@ -162,7 +162,7 @@ static dp_status copy(dp_device *device, void *stream, dp_device *to, void *dest
                       const void *source, size_t bytes, dp_error *err)
 {
     (void)device, (void)stream, (void)to, (void)from, (void)err;
-    memcpy(destination, source, bytes);
+    dp_cpu_copy(destination, source, bytes);
     return DP_OK;
 }
 

@@ -65,6 +65,9 @@ void dp_cpu_for(int threads, int64_t count, int64_t grain,
 /* Gradients of a fused ReLU: gradient = output > 0 ? gradient : 0, in place (NaN outputs let it pass). */
 void dp_cpu_relu_mask(int threads, int64_t count, const float *output, float *gradient);
 
+/* By the calling thread; they do not overlap. */
+void dp_cpu_copy(void *destination, const void *source, size_t bytes);
+
 /* target += source, by all threads. */
 void dp_cpu_add(int threads, int64_t count, const float *source, float *target);
 
