@@ -219,23 +219,19 @@ DP_INLINE void gradient_of_slice(const float *outputs, const float *lowered, int
 
 /* ---- between images and matrices ---- */
 
-typedef struct place {
-    int64_t sample, y, x; /* the input that the first tap meets, perhaps outside */
-} place;
-
-DP_INLINE place place_of(const dp_lowered *s, int64_t point)
+/* Where the pixels lie that the taps meet at a point, from the start of a block of their sample on; -1
+ * outside. Returns the sample. */
+DP_INLINE int64_t pixels_at(const dp_lowered *s, int64_t point, int64_t *pixel)
 {
     int64_t per_image = s->out_height * s->out_width, in_image = point % per_image;
-    return (place){point / per_image, in_image / s->out_width * s->stride[0] - s->padding[0],
-                   in_image % s->out_width * s->stride[1] - s->padding[1]};
-}
-
-/* Where the pixel that a tap meets lies, from the start of its block on; negative outside. */
-DP_INLINE int64_t pixel_at(const dp_lowered *s, place at, int64_t tap)
-{
-    int64_t y = at.y + tap / s->kernel[1], x = at.x + tap % s->kernel[1];
-    bool inside = y >= 0 && y < s->in_height && x >= 0 && x < s->in_width;
-    return inside ? (y * s->in_width + x) * LANES : -1;
+    int64_t top = in_image / s->out_width * s->stride[0] - s->padding[0];
+    int64_t left = in_image % s->out_width * s->stride[1] - s->padding[1];
+    for (int64_t y = top; y < top + s->kernel[0]; y++)
+        for (int64_t x = left; x < left + s->kernel[1]; x++) {
+            bool inside = y >= 0 && y < s->in_height && x >= 0 && x < s->in_width;
+            *pixel++ = inside ? (y * s->in_width + x) * LANES : -1;
+        }
+    return point / per_image;
 }
 
 DP_INLINE int64_t block_at(const dp_lowered *s, int64_t sample, int64_t channel)
@@ -274,18 +270,18 @@ DP_CLONES static void lower_range(const void *context, int64_t begin, int64_t en
 {
     const pass *p = context;
     float values[MOST_TAPS * LANES], line[LINE];
+    int64_t pixel[MOST_TAPS];
     for (int64_t panel = begin; panel < end; panel++) {
         float *to = p->lowered + panel * p->panel_columns * p->points;
         int64_t columns = columns_of(p, panel);
         for (int64_t point = 0; point < p->points; point++) {
-            place at = place_of(&p->s, point);
+            int64_t sample = pixels_at(&p->s, point, pixel);
             for (int64_t n = 0; n < columns; n += LANES * p->taps) {
                 const float *from =
-                    p->image + block_at(&p->s, at.sample, panel * p->panel_channels + n / p->taps);
-                for (int64_t t = 0; t < p->taps; t++) {
-                    int64_t pixel = pixel_at(&p->s, at, t);
-                    *(lanes *)(values + t * LANES) = pixel < 0 ? (lanes){0} : *(const lanes *)(from + pixel);
-                }
+                    p->image + block_at(&p->s, sample, panel * p->panel_channels + n / p->taps);
+                for (int64_t t = 0; t < p->taps; t++)
+                    *(lanes *)(values + t * LANES) =
+                        pixel[t] < 0 ? (lanes){0} : *(const lanes *)(from + pixel[t]);
                 turn_out(values, p->taps, line + n);
             }
             for (int64_t n = 0; n < columns; n += SLICE)
@@ -298,22 +294,21 @@ DP_CLONES static void lower_range(const void *context, int64_t begin, int64_t en
 DP_INLINE void add_to_image(const pass *p, int64_t panel, const float *lowered)
 {
     float values[MOST_TAPS * LANES], line[LINE];
+    int64_t pixel[MOST_TAPS];
     int64_t first = panel * p->panel_channels, columns = columns_of(p, panel);
     for (int64_t sample = 0; sample < p->s.batch; sample++)
         memset(p->image_gradient + block_at(&p->s, sample, first), 0,
                (size_t)(columns / p->taps * p->s.in_height * p->s.in_width) * sizeof(float));
     for (int64_t point = 0; point < p->points; point++) {
-        place at = place_of(&p->s, point);
+        int64_t sample = pixels_at(&p->s, point, pixel);
         for (int64_t n = 0; n < columns; n += SLICE)
             memcpy(line + n, lowered + n * p->points + point * SLICE, SLICE * sizeof(float));
         for (int64_t n = 0; n < columns; n += LANES * p->taps) {
-            float *to = p->image_gradient + block_at(&p->s, at.sample, first + n / p->taps);
+            float *to = p->image_gradient + block_at(&p->s, sample, first + n / p->taps);
             turn_back(line + n, p->taps, values);
-            for (int64_t t = 0; t < p->taps; t++) {
-                int64_t pixel = pixel_at(&p->s, at, t);
-                if (pixel >= 0)
-                    *(lanes *)(to + pixel) += *(const lanes *)(values + t * LANES);
-            }
+            for (int64_t t = 0; t < p->taps; t++)
+                if (pixel[t] >= 0)
+                    *(lanes *)(to + pixel[t]) += *(const lanes *)(values + t * LANES);
         }
     }
 }
@@ -342,8 +337,8 @@ DP_CLONES static void outputs_range(const void *context, int64_t begin, int64_t 
 
 /* ---- the three passes ---- */
 
-/* A panel of the weights of a slice of output channels, as [column][channel]. The next panel is asked for
- * early. */
+/* A panel of the weights of a slice of output channels, as [column][channel]. Those of the next slice
+ * are asked for early: in lines so short that the processor does not foresee them. */
 DP_INLINE void turn_weights(const float *from, int64_t row, int64_t columns, float *to)
 {
     for (int o = 0; o < SLICE; o += LANES, from += LANES * row)
@@ -354,7 +349,7 @@ DP_INLINE void turn_weights(const float *from, int64_t row, int64_t columns, flo
         }
 }
 
-/* The same of `count` channels as [slice of columns][channel][16]. */
+/* The same of `count` channels, as [slice of columns][channel][16]. */
 DP_INLINE void copy_weights(const float *from, int64_t row, int64_t count, int64_t columns, float *to)
 {
     for (int64_t o = 0; o < count; o++, from += row)
