@@ -91,7 +91,7 @@ dp_status cli_explain(int argc, char **argv, int *code, dp_error *err)
     (void)code;
     cli_options options;
     const struct lesson *lesson = NULL;
-    bool named = argc > 2 && strncmp(argv[2], "--", 2) != 0;
+    bool named = argc > 2 && argv[2][0] != '-';
     if (named)
         DP_TRY(find_lesson(argv[2], &lesson, err));
     int first = named ? 3 : 2;

@@ -289,18 +289,18 @@ static void print_final(const training *t, const dp_train_summary *s)
         printf("%s loss %.6f\n", part, s->last.valid_loss);
 }
 
-/* The files that the user named and that are there now. */
-static void print_written(const dp_train_config *c)
+/* The files that the user named and that are there now: a run that had nothing left to do has no trace. */
+static void print_written(const dp_train_config *c, bool finished)
 {
     const struct {
         const char *what, *path;
-    } files[] = {{"weights", c->save}, {"report", c->report}, {"trace", c->trace}};
+    } files[] = {{"weights", c->save}, {"report", c->report}, {"trace", finished ? NULL : c->trace}};
     for (size_t i = 0; i < sizeof files / sizeof *files; i++)
         if (files[i].path)
             fprintf(stderr, "%s written to %s\n", files[i].what, files[i].path);
 }
 
-/* LeNet, which nobody asked for, learns masks of one small size at best. */
+/* LeNet, which nobody asked for, learns masks of one fixed size, by a last layer with as many outputs. */
 static void warn_of_default_model(const training *t)
 {
     const cli_options *o = t->options;
@@ -332,10 +332,10 @@ static dp_status train(training *t, int *code, dp_error *err)
     t->config.data_seed = t->data.seed;
     if (t->max_memory > 0)
         DP_TRY(cli_check_memory(t->context, t->model, t->train, t->valid, &t->config, t->max_memory, err));
+    warn_of_default_model(t);
     if (cli_given(t->options, OPT_DRY_RUN))
         return cli_dry_run(t->context, t->model, t->train, t->valid, &t->config, err);
     DP_TRY(cli_warn_of_dark_masks(t->train, err));
-    warn_of_default_model(t);
     cli_progress progress;
     cli_progress_init(&progress, quiet, t->print_freq);
     dp_train_observer observer = cli_observer(&progress);
@@ -350,7 +350,7 @@ static dp_status train(training *t, int *code, dp_error *err)
         return status;
     print_final(t, &summary);
     if (!quiet && !summary.interrupted)
-        print_written(&t->config);
+        print_written(&t->config, summary.finished);
     if (summary.interrupted)
         *code = cli_interrupted_code();
     if (summary.interrupted && !quiet)

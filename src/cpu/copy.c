@@ -1,6 +1,7 @@
-/* Copies from device to device. A large one, a bucket of weights say, is written past the caches: they are
- * read only when the forward pass has come to them, need not be fetched to be overwritten, and leave the
- * memory to the primary, which updates the next bucket meanwhile. */
+/* Copies from one device to another. A large one is written past the caches: a bucket of weights is read only
+ * when the forward pass has come to it, need not be fetched to be overwritten, and leaves the memory to the
+ * primary, which updates the next bucket meanwhile. Gathered outputs so large go the same way, though they
+ * are read sooner. */
 #include <string.h>
 
 #include "cpu/internal.h"

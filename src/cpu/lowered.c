@@ -1,5 +1,5 @@
-/* Convolutions as matrix products: Chellapilla, Puri and Simard, "High Performance Convolutional Neural
- * Networks for Document Processing", 2006.
+/* Convolutions as matrix products (im2col): Chellapilla, Puri and Simard, "High Performance Convolutional
+ * Neural Networks for Document Processing", 2006.
  *
  * L, the lowered input, has a row for each point (pixel of the outputs) and a column for each weight of an
  * output channel: the input values that this weight meets there. With the outputs as Y [points, O] and the
@@ -34,6 +34,8 @@ enum {
     MOST_POINTS = 256,        /* beyond, the weights' order no longer matters */
     LEAST_WEIGHTS = 256       /* to each point */
 };
+
+_Static_assert((int)PANEL <= (int)LINE, "a panel of small kernels has up to PANEL columns");
 
 typedef dp_eight lanes;
 

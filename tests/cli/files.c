@@ -208,6 +208,11 @@ START_TEST(what_a_run_wrote_is_named)
     r = dptrain("%s --quiet", command);
     assert_succeeds(r);
     ck_assert_str_eq(r->err, "");
+    r = dptrain("train --device cpu --model linear --data synthetic:64 --n-epoch 1 --report again.html "
+                "--trace again.json");
+    assert_succeeds(r); /* there was nothing left to do, so nothing to trace */
+    assert_contains(r->err, "report written to again.html\n");
+    assert_lacks(r->err, "trace written");
 }
 END_TEST
 

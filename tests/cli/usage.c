@@ -227,7 +227,10 @@ START_TEST(help_is_on_stdout_and_fits_a_terminal)
     assert_help(dptrain("--help"));
     assert_help(dptrain("-h"));
     assert_help(dptrain("train --help"));
-    assert_help(dptrain("eval -h"));
+    static const char *const commands[] = {"train",   "eval",    "predict", "bench",
+                                           "devices", "explain", "convert", "report"};
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
+        assert_help(dptrain("%s -h", commands[i]));
     const run *r = dptrain("train --data synthetic:64 --help");
     assert_help(r);
     assert_contains(r->out, "--batch-size B");

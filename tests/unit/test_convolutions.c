@@ -61,7 +61,7 @@ static void close_to(const float *got, const double *wanted, int64_t count, doub
     for (int64_t i = 0; i < count; i++) {
         largest = fmax(largest, fabs(wanted[i]));
         double off = fabs((double)got[i] - wanted[i] - offset);
-        worst = off <= worst ? worst : off; /* a NaN is the worst */
+        worst = isnan(worst) || off <= worst ? worst : off; /* a NaN is the worst */
     }
     ck_assert_msg(worst <= 3e-6 * largest, "off by %g of %g", worst, largest);
 }
@@ -151,12 +151,15 @@ START_TEST(winograd_in_both_orders)
 END_TEST
 
 /* What encoders and deconvolutions of a U-Net ask for; other kernels, steps and edges; a last panel with
- * fewer channels, one channel group that is not full; one point, and more than registers hold. */
+ * fewer channels, one channel group that is not full; one point, and more than registers hold; taps
+ * that are never inside, 20 taps, and 25 in several panels. */
 static const dp_lowered lowereds[] = {
     {2, 32, 8, 8, 64, 4, 4, {4, 4}, {2, 2}, {1, 1}},  {2, 48, 7, 9, 80, 4, 5, {3, 3}, {2, 2}, {1, 1}},
     {1, 80, 4, 6, 16, 3, 3, {2, 3}, {1, 2}, {0, 1}},  {3, 16, 9, 5, 144, 5, 1, {5, 5}, {1, 1}, {0, 0}},
     {1, 112, 2, 2, 32, 1, 1, {2, 2}, {2, 2}, {0, 0}}, {1, 16, 5, 5, 16, 6, 6, {4, 4}, {1, 1}, {2, 2}},
     {13, 96, 3, 3, 48, 1, 1, {3, 3}, {1, 1}, {0, 0}}, {7, 16, 2, 9, 32, 2, 9, {3, 3}, {1, 1}, {1, 1}},
+    {1, 16, 2, 2, 16, 7, 7, {2, 2}, {1, 1}, {3, 3}},  {1, 64, 5, 5, 16, 1, 2, {4, 5}, {2, 1}, {0, 1}},
+    {1, 48, 9, 9, 160, 5, 5, {5, 5}, {1, 1}, {0, 0}},
 };
 
 enum { LOWEREDS = sizeof lowereds / sizeof *lowereds };
@@ -216,7 +219,8 @@ static dp_lowered square(int64_t batch, int64_t channels, int64_t side, int kern
                         {1, 1}};
 }
 
-/* Many pixels, few weights for each, odd channels and 1x1 kernels are the library's. */
+/* Many pixels, few weights for each, channels that fill no slice, and kernels of fewer than 4 or more than 25
+ * taps are the library's. */
 START_TEST(the_rule_of_few_pixels)
 {
     dp_lowered few = square(4, 512, 16, 4, 2), many = square(5, 512, 16, 4, 2),
@@ -227,6 +231,59 @@ START_TEST(the_rule_of_few_pixels)
     ck_assert(!dp_lowered_fits(&thin));
     ck_assert(!dp_lowered_fits(&odd));
     ck_assert(!dp_lowered_fits(&pointwise));
+    dp_lowered large = square(1, 512, 8, 6, 2), line = square(1, 512, 4, 3, 1),
+               just = square(1, 32, 16, 4, 2);
+    dp_lowered odd_out = square(1, 512, 4, 3, 2);
+    line.kernel[0] = 1;
+    odd_out.out_channels = 520;
+    ck_assert(!dp_lowered_fits(&large));
+    ck_assert(!dp_lowered_fits(&line));
+    ck_assert(!dp_lowered_fits(&odd_out));
+    ck_assert(dp_lowered_fits(&just)); /* 256 weights to each of 64 points */
+}
+END_TEST
+
+static size_t workspace_of(dp_device *device, int kind, const dp_shape *in, const dp_shape *out, int kernel,
+                           int stride)
+{
+    dp_error err = {0};
+    dp_op op;
+    dp_op_desc desc = {.kind = kind, .inputs = 1, .in = {*in}, .out = *out, .params = 2};
+    for (int i = 0; i < 2; i++)
+        desc.kernel[i] = kernel, desc.stride[i] = stride, desc.padding[i] = 1;
+    dp_op_request request = {.desc = &desc,
+                             .in = {dp_cpu_layout(in, DP_CPU_BLOCKED8)},
+                             .training = true,
+                             .input_gradient = {true},
+                             .param_gradient = {true, true}};
+    ck_assert_int_eq(device->backend->call->op_create(device, &request, &op, &err), DP_OK);
+    size_t bytes = op.workspace_bytes;
+    device->backend->call->op_destroy(device, &op);
+    return bytes;
+}
+
+/* What operations choose shows in the memory that they ask for: ours for few pixels, and Winograd first. */
+START_TEST(few_pixels_are_multiplied)
+{
+    dp_error err = {0};
+    dp_backend *backend;
+    if (dp_dnnl_lanes() != 8)
+        return;
+    ck_assert_int_eq(dp_cpu_backend_open(1, 1, &backend, &err), DP_OK);
+    dp_device *device = &backend->devices[0];
+    ck_assert_int_eq(dp_device_enter(device, &err), DP_OK);
+    dp_lowered strided = square(1, 64, 8, 3, 2), turned = square(1, 64, 8, 4, 2),
+               dense = square(1, 64, 4, 3, 1);
+    dp_shape small = {4, {1, 64, 4, 4}}, large = {4, {1, 64, 8, 8}};
+    ck_assert_uint_eq(workspace_of(device, DP_OP_CONV2D, &large, &small, 3, 2),
+                      (dp_lowered_workspace(&strided, 1) + 63) / 64 * 64);
+    ck_assert_uint_eq(workspace_of(device, DP_OP_CONV_TRANSPOSE2D, &small, &large, 4, 2),
+                      (dp_lowered_workspace(&turned, 1) + 63) / 64 * 64);
+    ck_assert(dp_lowered_fits(&dense));
+    ck_assert_uint_ne(workspace_of(device, DP_OP_CONV2D, &small, &small, 3, 1),
+                      (dp_lowered_workspace(&dense, 1) + 63) / 64 * 64);
+    dp_device_leave(device);
+    backend->call->close(backend);
 }
 END_TEST
 
@@ -269,6 +326,7 @@ int main(void)
     tcase_add_loop_test(t, winograd_in_both_orders, 0, WINOGRADS);
     tcase_add_loop_test(t, products_of_few_pixels, 0, LOWEREDS);
     tcase_add_test(t, the_rule_of_few_pixels);
+    tcase_add_test(t, few_pixels_are_multiplied);
     tcase_add_test(t, small_images_stay_in_blocks);
     suite_add_tcase(s, t);
     SRunner *runner = srunner_create(s);
