@@ -46,9 +46,11 @@ dp_status dp_log_complete(const char *path, int64_t steps, double seconds, dp_er
 
 /* ---- state.c: what a checkpoint holds, by name ---- */
 
-/* A view into a dp_model_state: float32 values (NULL: it has no weights), or a counter (int64, rank 0). */
+/* A view into a dp_model_state: float32 values, or a counter (int64, rank 0); both NULL where the state has
+ * no such memory. */
 typedef struct dp_state_entry {
     const char *name;
+    dp_dtype dtype; /* DP_F32 or DP_I64 */
     int rank;
     int64_t shape[4], elements;
     float *values;

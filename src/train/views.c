@@ -17,12 +17,13 @@ static dp_status full_name(const char *prefix, const char *name, char **out, dp_
 
 static dp_tensor tensor_of(const dp_state_entry *e)
 {
-    size_t size = e->counter ? sizeof *e->counter : sizeof *e->values;
-    dp_tensor t = {.dtype = e->counter ? DP_I64 : DP_F32,
+    bool is_counter = e->dtype == DP_I64;
+    size_t size = is_counter ? sizeof *e->counter : sizeof *e->values;
+    dp_tensor t = {.dtype = e->dtype,
                    .rank = e->rank,
                    .elements = e->elements,
                    .bytes = (size_t)e->elements * size,
-                   .data = e->counter ? (const void *)e->counter : e->values};
+                   .data = is_counter ? (const void *)e->counter : e->values};
     memcpy(t.shape, e->shape, (size_t)e->rank * sizeof e->shape[0]);
     return t;
 }
@@ -76,7 +77,8 @@ dp_status dp_views_read(const dp_safetensors *file, const char *path, const dp_m
         const dp_state_entry e = dp_state_at(model, state, i);
         const dp_tensor *t;
         DP_TRY(dp_views_find(file, path, model, prefix, &e, &t, err));
-        DP_TRY(dp_safetensors_read(file, t, 0, e.counter ? (void *)e.counter : e.values, t->bytes, err));
+        DP_TRY(
+            dp_safetensors_read(file, t, 0, e.dtype == DP_I64 ? (void *)e.counter : e.values, t->bytes, err));
     }
     return DP_OK;
 }

@@ -78,7 +78,7 @@ static int match(const loader_state *s, const char *name, bool *stripped, bool *
 static bool fits(const dp_tensor *t, const dp_state_entry *e)
 {
     bool is_float = t->dtype == DP_F32 || t->dtype == DP_F64 || t->dtype == DP_F16 || t->dtype == DP_BF16;
-    if (t->rank != e->rank || (e->counter ? t->dtype != DP_I64 : !is_float))
+    if (t->rank != e->rank || (e->dtype == DP_I64 ? t->dtype != DP_I64 : !is_float))
         return false;
     for (int i = 0; i < t->rank; i++)
         if (t->shape[i] != e->shape[i])
@@ -148,7 +148,7 @@ static dp_status match_all(loader_state *s, const char *path, dp_error *err)
     }
     for (int i = 0; i < s->count; i++) {
         const dp_state_entry e = entry_at(s, i);
-        if (!s->source[i] && !e.counter) /* files of before PyTorch 0.4.1 have no counters */
+        if (!s->source[i] && e.dtype != DP_I64) /* files of before PyTorch 0.4.1 have no counters */
             list_name(&s->missing, e.name, "");
     }
     end_list(&s->missing);
@@ -163,10 +163,10 @@ static void copy_fitting(loader_state *s)
         const dp_state_entry e = entry_at(s, i);
         const dp_tensor *t = s->source[i];
         if (!t || !fits(t, &e)) {
-            s->report.skipped += !e.counter || t;
+            s->report.skipped += e.dtype != DP_I64 || t;
             continue;
         }
-        if (e.counter)
+        if (e.dtype == DP_I64)
             memcpy(e.counter, t->data, sizeof *e.counter);
         else
             for (int64_t k = 0; k < e.elements; k++)

@@ -312,6 +312,30 @@ START_TEST(more_epochs_and_steps_continue_a_run)
 }
 END_TEST
 
+/* Whatever a network keeps beside its weights comes back too: running statistics and their counters, moments,
+ * the places of random numbers. The steps end within epochs, too. */
+START_TEST(every_kind_of_network_continues)
+{
+    static const char *const kinds[] = {
+        "--model mlp --hidden 8 --optimizer sgd --momentum 0",
+        "--model lenet --optimizer sgd --nesterov",
+        "--model resnet18_cifar --width 4 --size 16x16 --optimizer adamw",
+        "--model vgg16 --width 4 --size 32x32 --optimizer sgd",
+        "--model unet16 --width 4 --filters 4 --size 32x32 --optimizer adamw",
+        "--model unet_resnet34 --width 4 --filters 4 --deconv --size 64x64 --optimizer adamw",
+    };
+    char line[512];
+    snprintf(line, sizeof line,
+             "train --data synthetic:14 --batch-size 5 --logical-devices 2 --n-epoch 3 --quiet %s",
+             kinds[_i]);
+    assert_succeeds(dptrain("%s --max-steps 5 --model-dir whole --save whole.safetensors", line));
+    assert_succeeds(dptrain("%s --max-steps 2 --model-dir m", line));
+    assert_succeeds(dptrain("%s --max-steps 4 --model-dir m", line));
+    assert_succeeds(dptrain("%s --max-steps 5 --model-dir m --save pieces.safetensors", line));
+    assert_same_file("whole.safetensors", "pieces.safetensors");
+}
+END_TEST
+
 START_TEST(a_resume_with_other_settings_names_them)
 {
     static const struct {
@@ -422,6 +446,7 @@ Suite *resume_suite(void)
     tcase_add_test(c, a_second_signal_quits_at_once);
     tcase_add_test(c, a_finished_run_started_again_says_so);
     tcase_add_test(c, more_epochs_and_steps_continue_a_run);
+    tcase_add_loop_test(c, every_kind_of_network_continues, 0, 6);
     tcase_add_test(c, a_resume_with_other_settings_names_them);
     tcase_add_test(c, data_are_known_by_their_contents);
     tcase_add_test(c, a_run_continues_in_another_directory);

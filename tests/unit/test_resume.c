@@ -345,6 +345,7 @@ START_TEST(buffers_are_part_of_a_state)
     ck_assert_int_eq(
         memcmp(read.model.weights, written.model.weights, (size_t)dp_model_elements(m) * sizeof(float)), 0);
     ck_assert_ptr_nonnull(dp_safetensors_find(file.file, "model.bn.num_batches_tracked"));
+    OK(dp_run_file_check(&file, m, 0, &err));
     dp_run_file_close(&file);
     dp_model_state_free(&written.model);
     dp_model_state_free(&read.model);
