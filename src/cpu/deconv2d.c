@@ -1,21 +1,19 @@
-/* Deconvolutions (transposed convolutions) by oneDNN or, of few pixels, by our own products.
+/* Deconvolutions (transposed convolutions) by oneDNN or, of few pixels, by our own matrix products.
  *
  * A deconvolution from x to y is what a convolution from y to x, with the same weights, does to gradients:
  * its forward pass is that convolution's data gradient, its own data gradient is that convolution's forward
  * pass, and its weight gradient that convolution's with x and y's gradient exchanged. The layouts are chosen
  * as for convolutions (conv2d.c). Bias and ReLU are passes of our own (bias.c). */
-#include <string.h>
-
 #include "base/memory.h"
 #include "cpu/bias.h"
+#include "cpu/im2col.h"
 #include "cpu/internal.h"
 #include "cpu/layout.h"
-#include "cpu/lowered.h"
 
 typedef struct deconv_op {
     dp_cpu_op common;
-    dp_dnnl_conv *conv; /* NULL where our own products are used */
-    dp_lowered lowered;
+    dp_conv_shape shape;            /* of the convolution from y to x */
+    dp_dnnl_conv *conv;             /* NULL where our own products are used */
     int given_tag, in_tag, out_tag; /* how x comes, how the primitives want it, how y lies */
     /* Offsets into workspace, behind the scratch memory of oneDNN or of our own. */
     size_t in_copy, in_gradient_copy;
@@ -41,8 +39,10 @@ static dp_status deconv_forward(dp_op *op, const dp_op_args *args, dp_error *err
         dp_cpu_between(threads, &op->desc.in[0], d->given_tag, d->in_tag, args->in[0], (void *)in);
     if (d->conv)
         DP_TRY(dp_dnnl_conv_backward_data(d->conv, in, args->param[0], args->out, args->workspace, err));
-    else
-        dp_lowered_backward_data(threads, &d->lowered, in, args->param[0], args->out, args->workspace);
+    else {
+        dp_im2col_take_out(threads, &d->shape, in, args->workspace);
+        dp_im2col_backward_data(threads, &d->shape, args->param[0], args->out, args->workspace);
+    }
     const float *bias = op->desc.params > 1 ? args->param[1] : NULL;
     if (bias || op->desc.relu)
         dp_cpu_add_bias(threads, &op->desc.out, d->out_tag, bias, op->desc.relu, args->out);
@@ -59,7 +59,7 @@ static dp_status input_gradient(dp_op *op, const dp_op_args *args, dp_error *err
         DP_TRY(dp_dnnl_conv_forward(d->conv, args->out_gradient, args->param[0], NULL, target,
                                     args->workspace, err));
     else
-        dp_lowered_forward(threads, &d->lowered, args->out_gradient, args->param[0], target, args->workspace);
+        dp_im2col_forward(threads, &d->shape, args->param[0], target, args->workspace);
     if (!same)
         dp_cpu_between(threads, &op->desc.in[0], d->in_tag, d->given_tag, target, args->in_gradient[0]);
     return DP_OK;
@@ -74,13 +74,15 @@ static dp_status deconv_backward(dp_op *op, const dp_op_args *args, dp_error *er
     if (gate || db)
         dp_cpu_bias_gradient(threads, &op->desc.out, d->out_tag, gate, args->out_gradient, db,
                              args->accumulate);
+    if (!d->conv)
+        dp_im2col_take_in(threads, &d->shape, args->out_gradient, args->workspace);
     if (args->in_gradient[0])
         DP_TRY(input_gradient(op, args, err));
     if (!dw)
         return DP_OK;
     if (!d->conv) {
-        dp_lowered_backward_weights(threads, &d->lowered, args->out_gradient, wanted_input(d, args), dw,
-                                    args->accumulate, args->workspace);
+        dp_im2col_take_out(threads, &d->shape, wanted_input(d, args), args->workspace);
+        dp_im2col_backward_weights(threads, &d->shape, dw, args->accumulate, args->workspace);
         return DP_OK;
     }
     return dp_dnnl_conv_backward_weights(d->conv, args->out_gradient, wanted_input(d, args), dw,
@@ -100,24 +102,11 @@ static void deconv_destroy(dp_cpu_op *op)
 static dp_dnnl_conv_config configuration(const dp_op_request *r)
 {
     const dp_op_desc *d = r->desc;
-    const int64_t *x = d->in[0].dim, *y = d->out.dim;
-    dp_dnnl_conv_config config = {.batch = x[0],
-                                  .in_channels = y[1],
-                                  .in_height = y[2],
-                                  .in_width = y[3],
-                                  .out_channels = x[1],
-                                  .out_height = x[2],
-                                  .out_width = x[3],
-                                  .winograd = !r->direct_convolution,
-                                  .forward = r->training && r->input_gradient[0],
-                                  .backward_data = true,
-                                  .backward_weights = r->training && r->param_gradient[0]};
-    for (int i = 0; i < 2; i++) {
-        config.kernel[i] = d->kernel[i];
-        config.stride[i] = d->stride[i];
-        config.padding[i] = d->padding[i];
-    }
-    return config;
+    return (dp_dnnl_conv_config){.shape = dp_conv_shape_of(d, &d->out, &d->in[0]),
+                                 .winograd = !r->direct_convolution,
+                                 .forward = r->training && r->input_gradient[0],
+                                 .backward_data = true,
+                                 .backward_weights = r->training && r->param_gradient[0]};
 }
 
 /* The first layout that there is fast code for and that x can be copied to, else plain. */
@@ -125,14 +114,14 @@ static dp_status choose(deconv_op *d, dp_cpu_device *device, dp_dnnl_conv_config
 {
     static const int tags[] = {DP_CPU_BLOCKED16, DP_CPU_BLOCKED8, DP_CPU_NHWC, DP_CPU_PLAIN};
     const int count = sizeof tags / sizeof *tags;
-    d->lowered = dp_lowered_of(config);
+    d->shape = config->shape;
     for (int i = 0; i <= count && !d->conv; i++) {
         bool last = i == count;
         int tag = last ? DP_CPU_PLAIN : tags[i];
         if (tag != d->given_tag && tag != DP_CPU_PLAIN && d->given_tag != DP_CPU_PLAIN)
             continue;
         config->in_tag = config->out_tag = d->in_tag = d->out_tag = tag;
-        if (tag == DP_CPU_BLOCKED8 && dp_dnnl_lanes() == 8 && dp_lowered_fits(&d->lowered))
+        if (dp_im2col_fits(&d->shape, tag))
             return DP_OK;
         DP_TRY(dp_dnnl_conv_create(device->dnnl, config, last, &d->conv, err));
     }
@@ -145,7 +134,7 @@ static void plan_memory(deconv_op *d, const dp_dnnl_conv_config *config, int thr
 {
     size_t in_bytes = dp_cpu_layout(&out->desc.in[0], d->in_tag).bytes;
     size_t total =
-        dp_align64(d->conv ? dp_dnnl_conv_scratch(d->conv) : dp_lowered_workspace(&d->lowered, threads));
+        dp_align64(d->conv ? dp_dnnl_conv_scratch(d->conv) : dp_im2col_workspace(&d->shape, threads));
     bool copied = d->given_tag != d->in_tag;
     d->keep_in_copy = copied && config->backward_weights;
     if (copied && !d->keep_in_copy)

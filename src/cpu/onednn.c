@@ -126,10 +126,11 @@ static dnnl_format_tag_t format_tag(int tag)
 static dp_status describe_tensors(dp_dnnl_conv *conv, dp_error *err)
 {
     const dp_dnnl_conv_config *c = &conv->config;
-    dnnl_dims_t in = {c->batch, c->in_channels, c->in_height, c->in_width};
-    dnnl_dims_t weights = {c->out_channels, c->in_channels, c->kernel[0], c->kernel[1]};
-    dnnl_dims_t out = {c->batch, c->out_channels, c->out_height, c->out_width};
-    dnnl_dims_t bias = {c->out_channels};
+    const dp_conv_shape *s = &c->shape;
+    dnnl_dims_t in = {s->batch, s->in_channels, s->in_height, s->in_width};
+    dnnl_dims_t weights = {s->out_channels, s->in_channels, s->kernel[0], s->kernel[1]};
+    dnnl_dims_t out = {s->batch, s->out_channels, s->out_height, s->out_width};
+    dnnl_dims_t bias = {s->out_channels};
     DNNL_TRY(dnnl_memory_desc_init_by_tag(&conv->in, 4, in, dnnl_f32, format_tag(c->in_tag)),
              "a description");
     DNNL_TRY(dnnl_memory_desc_init_by_tag(&conv->out, 4, out, dnnl_f32, format_tag(c->out_tag)),
@@ -166,7 +167,8 @@ static dnnl_status_t make_desc(dp_dnnl_conv *conv, int which, dnnl_alg_kind_t al
                                const_dnnl_primitive_desc_t hint, dnnl_primitive_desc_t *out)
 {
     const dp_dnnl_conv_config *c = &conv->config;
-    dnnl_dims_t stride = {c->stride[0], c->stride[1]}, padding = {c->padding[0], c->padding[1]};
+    const dp_conv_shape *s = &c->shape;
+    dnnl_dims_t stride = {s->stride[0], s->stride[1]}, padding = {s->padding[0], s->padding[1]};
     const dnnl_memory_desc_t *bias = c->bias ? &conv->bias : NULL;
     dnnl_convolution_desc_t desc;
     dnnl_status_t status;
@@ -366,8 +368,9 @@ static dp_status build(dp_dnnl_conv *conv, bool reference, bool *offered, dp_err
  */
 static bool unsound(const dp_dnnl_conv_config *c)
 {
-    return c->backward_weights && c->in_tag == DP_CPU_NHWC && c->kernel[0] == 1 && c->kernel[1] == 1 &&
-           (c->stride[0] > 1 || c->stride[1] > 1) && c->in_channels % 16 != 0;
+    const dp_conv_shape *s = &c->shape;
+    return c->backward_weights && c->in_tag == DP_CPU_NHWC && s->kernel[0] == 1 && s->kernel[1] == 1 &&
+           (s->stride[0] > 1 || s->stride[1] > 1) && s->in_channels % 16 != 0;
 }
 
 dp_status dp_dnnl_conv_create(dp_dnnl *dnnl, const dp_dnnl_conv_config *config, bool reference,

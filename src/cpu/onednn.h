@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
+#include "cpu/conv_shape.h"
 
 typedef struct dp_dnnl dp_dnnl; /* an engine and a stream: one per device, used by its thread alone */
 
@@ -25,8 +26,7 @@ dp_status dp_dnnl_sgemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n
 typedef struct dp_dnnl_conv dp_dnnl_conv;
 
 typedef struct dp_dnnl_conv_config {
-    int64_t batch, in_channels, in_height, in_width, out_channels, out_height, out_width;
-    int kernel[2], stride[2], padding[2];
+    dp_conv_shape shape;
     int in_tag, out_tag; /* layouts of cpu/layout.h */
     bool bias, relu;
     bool winograd;                                 /* where offered */

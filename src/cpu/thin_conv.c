@@ -18,7 +18,8 @@ enum { MAX_CHANNELS = 4, MAX_WIDTH = 5, LANES = 8, UNIT = 2 * LANES };
 typedef float lanes __attribute__((vector_size(32), aligned(4), may_alias));
 
 typedef struct thin_pass {
-    const dp_thin_conv *shape;
+    const dp_conv_shape *shape;
+    int block;
     const float *x; /* with its padding */
     const float *y;
     float *dy, *weights, *bias, *padded, *sums;
@@ -26,38 +27,38 @@ typedef struct thin_pass {
     bool accumulate;
 } thin_pass;
 
-bool dp_thin_conv_fits(const dp_thin_conv *s)
+bool dp_thin_conv_fits(const dp_conv_shape *s, int block)
 {
-    return s->in_channels <= MAX_CHANNELS && s->kernel[1] <= MAX_WIDTH && (s->block == 8 || s->block == 16);
+    return s->in_channels <= MAX_CHANNELS && s->kernel[1] <= MAX_WIDTH && (block == 8 || block == 16);
 }
 
-static int64_t padded_height(const dp_thin_conv *s)
+static int64_t padded_height(const dp_conv_shape *s)
 {
     return s->in_height + 2 * s->padding[0];
 }
 
-static int64_t padded_width(const dp_thin_conv *s)
+static int64_t padded_width(const dp_conv_shape *s)
 {
     return s->in_width + 2 * s->padding[1];
 }
 
-static bool has_padding(const dp_thin_conv *s)
+static bool has_padding(const dp_conv_shape *s)
 {
     return s->padding[0] || s->padding[1];
 }
 
 /* Vectors of output channels, and the floats of the sums of one of them: all taps, then the bias. */
-static int64_t vectors(const dp_thin_conv *s)
+static int64_t vectors(const dp_conv_shape *s, int block)
 {
-    return (s->out_channels + s->block - 1) / s->block * s->block / LANES;
+    return (s->out_channels + block - 1) / block * block / LANES;
 }
 
-static int64_t sums_of_vector(const dp_thin_conv *s)
+static int64_t sums_of_vector(const dp_conv_shape *s)
 {
     return (s->in_channels * s->kernel[0] * s->kernel[1] + 1) * LANES;
 }
 
-static size_t padded_bytes(const dp_thin_conv *s)
+static size_t padded_bytes(const dp_conv_shape *s)
 {
     if (!has_padding(s))
         return 0;
@@ -65,15 +66,15 @@ static size_t padded_bytes(const dp_thin_conv *s)
                       sizeof(float));
 }
 
-size_t dp_thin_conv_workspace(const dp_thin_conv *s)
+size_t dp_thin_conv_workspace(const dp_conv_shape *s, int block)
 {
-    return padded_bytes(s) + (size_t)(vectors(s) * sums_of_vector(s)) * sizeof(float);
+    return padded_bytes(s) + (size_t)(vectors(s, block) * sums_of_vector(s)) * sizeof(float);
 }
 
 static void pad_range(const void *context, int64_t begin, int64_t end)
 {
     const thin_pass *v = context;
-    const dp_thin_conv *s = v->shape;
+    const dp_conv_shape *s = v->shape;
     int64_t height = padded_height(s), width = padded_width(s);
     for (int64_t image = begin; image < end; image++) {
         float *to = v->padded + image * height * width;
@@ -119,7 +120,7 @@ DP_INLINE void kernel_row(const float *x, int64_t x_row, int64_t stride, const f
 
 /* All taps of one kernel width. Two vectors at once: the sums of 5 taps, two gradients and an input are 13
  * vectors, as many as AVX2's registers allow. Wider kernels would spill, and the library is as fast there. */
-DP_INLINE void all_taps(const dp_thin_conv *s, const float *x, const float *dy, int64_t dy_step,
+DP_INLINE void all_taps(const dp_conv_shape *s, const float *x, const float *dy, int64_t dy_step,
                         int64_t pixel, float *sums, bool two, const int width)
 {
     int64_t x_width = padded_width(s), plane = padded_height(s) * x_width, step = sums_of_vector(s);
@@ -160,7 +161,7 @@ DP_INLINE void mask(int64_t count, const float *restrict y, float *restrict dy)
 /* The sums of one vector into the plain gradients. */
 static void write_out(const thin_pass *v, int64_t vector)
 {
-    const dp_thin_conv *s = v->shape;
+    const dp_conv_shape *s = v->shape;
     int64_t taps = s->in_channels * s->kernel[0] * s->kernel[1];
     const float *sums = v->sums + vector * sums_of_vector(s);
     for (int64_t k = 0; k < LANES && vector * LANES + k < s->out_channels; k++) {
@@ -176,10 +177,10 @@ static void write_out(const thin_pass *v, int64_t vector)
 DP_CLONES static void unit_range(const void *context, int64_t begin, int64_t end)
 {
     const thin_pass *v = context;
-    const dp_thin_conv *s = v->shape;
-    int64_t all = vectors(s), pixels = s->out_height * s->out_width, step = sums_of_vector(s);
+    const dp_conv_shape *s = v->shape;
+    int64_t all = vectors(s, v->block), pixels = s->out_height * s->out_width, step = sums_of_vector(s);
     int64_t image_in = s->in_channels * padded_height(s) * padded_width(s);
-    int64_t dy_step = s->block == 16 ? LANES : pixels * LANES, pixel = s->block;
+    int64_t dy_step = v->block == 16 ? LANES : pixels * LANES, pixel = v->block;
     memset(v->sums + begin * 2 * step, 0,
            (size_t)(((2 * end < all ? 2 * end : all) - 2 * begin) * step) * sizeof(float));
     for (int64_t n = 0; n < s->batch; n++) {
@@ -215,11 +216,12 @@ DP_CLONES static void unit_range(const void *context, int64_t begin, int64_t end
         write_out(v, vector);
 }
 
-void dp_thin_conv_gradient(int threads, const dp_thin_conv *shape, const float *x, const float *y,
+void dp_thin_conv_gradient(int threads, const dp_conv_shape *shape, int block, const float *x, const float *y,
                            float *out_gradient, float *weights_gradient, float *bias_gradient,
                            bool accumulate, void *workspace)
 {
     thin_pass v = {.shape = shape,
+                   .block = block,
                    .x = x,
                    .source = x,
                    .y = y,
@@ -233,5 +235,5 @@ void dp_thin_conv_gradient(int threads, const dp_thin_conv *shape, const float *
         dp_cpu_for(threads, shape->batch * shape->in_channels, 8, pad_range, &v);
         v.x = v.padded;
     }
-    dp_cpu_for(threads, (vectors(shape) + 1) / 2, 1, unit_range, &v);
+    dp_cpu_for(threads, (vectors(shape, block) + 1) / 2, 1, unit_range, &v);
 }

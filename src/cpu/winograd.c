@@ -31,6 +31,7 @@
 #include "cpu/winograd.h"
 
 #include "cpu/internal.h"
+#include "cpu/products.h"
 #include "cpu/winograd_pass.h"
 
 enum {
@@ -52,9 +53,9 @@ static int64_t align(int64_t floats)
 }
 
 /* Of outputs, from tiles of side x side inputs. */
-static int tile_of(const dp_winograd *s, int side)
+static int tile_of(const dp_conv_shape *s, int side)
 {
-    return side + 1 - s->kernel;
+    return side + 1 - s->kernel[0];
 }
 
 static int64_t positions(const dp_winograd_pass *p)
@@ -63,7 +64,7 @@ static int64_t positions(const dp_winograd_pass *p)
 }
 
 /* Products for each pair of channels of an image of height x width outputs. */
-static int64_t products(const dp_winograd *s, int side, int64_t height, int64_t width)
+static int64_t products(const dp_conv_shape *s, int side, int64_t height, int64_t width)
 {
     int64_t tile = tile_of(s, side);
     return s->batch * ceil_div(height, tile) * ceil_div(width, tile) * side * side;
@@ -71,9 +72,9 @@ static int64_t products(const dp_winograd *s, int side, int64_t height, int64_t 
 
 /* The larger tiles, unless what they save does not make up for turning the weights into 36 matrices. Smaller
  * ones have no room for kernels of 5x5. */
-static int choose_side(const dp_winograd *s, int64_t height, int64_t width)
+static int choose_side(const dp_conv_shape *s, int64_t height, int64_t width)
 {
-    if (s->kernel > 3)
+    if (s->kernel[0] > 3)
         return 6;
     return products(s, 4, height, width) <= products(s, 6, height, width) + SAVED_PRODUCTS ? 4 : 6;
 }
@@ -87,12 +88,12 @@ static void plan_parts(dp_winograd_pass *p, int threads)
     if (FEW_TILES * p->tiles <= p->pairs * 2 * p->lanes && most < p->tiles)
         most = p->tiles; /* there is less of them than of the weights, which come in groups instead */
     p->batch = ceil_div(p->tiles, ceil_div(p->tiles, most)); /* of about the same size, in whole rows */
-    p->batch = ceil_div(p->batch, DP_WINOGRAD_ROWS) * DP_WINOGRAD_ROWS;
+    p->batch = ceil_div(p->batch, DP_PRODUCT_ROWS) * DP_PRODUCT_ROWS;
     p->pair_count = p->pairs;
     p->group = p->rows;
     if (p->batch < p->tiles)
         return;
-    p->group = p->rows < DP_WINOGRAD_SUM_CHANNELS ? p->rows : DP_WINOGRAD_SUM_CHANNELS;
+    p->group = p->rows < DP_PRODUCT_SUM_CHANNELS ? p->rows : DP_PRODUCT_SUM_CHANNELS;
     if (p->pairs % threads == 0 || p->pairs >= EVEN_SHARES * threads) {
         p->shares = threads;
         p->pair_count = 1;
@@ -100,21 +101,21 @@ static void plan_parts(dp_winograd_pass *p, int threads)
 }
 
 /* Everything but the pointers. backward: from the outputs' side to the inputs'. */
-static dp_winograd_pass plan(const dp_winograd *s, bool backward, int threads)
+static dp_winograd_pass plan(const dp_conv_shape *s, int block, bool backward, int threads)
 {
-    dp_winograd_pass p = {.lanes = s->block,
-                          .kernel = s->kernel,
+    dp_winograd_pass p = {.lanes = block,
+                          .kernel = s->kernel[0],
                           .in_channels = s->in_channels,
                           .out_channels = s->out_channels,
                           .backward = backward};
-    dp_winograd_image in = {NULL, ceil_div(s->in_channels, s->block), s->in_height, s->in_width};
-    dp_winograd_image out = {NULL, ceil_div(s->out_channels, s->block), s->out_height, s->out_width};
+    dp_winograd_image in = {NULL, ceil_div(s->in_channels, block), s->in_height, s->in_width};
+    dp_winograd_image out = {NULL, ceil_div(s->out_channels, block), s->out_height, s->out_width};
     p.from = backward ? out : in;
     p.to = backward ? in : out;
     p.side = choose_side(s, p.to.height, p.to.width);
     p.tile = tile_of(s, p.side);
     for (int i = 0; i < 2; i++)
-        p.padding[i] = backward ? s->kernel - 1 - s->padding[i] : s->padding[i];
+        p.padding[i] = backward ? s->kernel[0] - 1 - s->padding[i] : s->padding[i];
     p.tiles_down = ceil_div(p.to.height, p.tile);
     p.tiles_across = ceil_div(p.to.width, p.tile);
     p.tiles = s->batch * p.tiles_down * p.tiles_across;
@@ -158,9 +159,10 @@ static void place_workspace(dp_winograd_pass *p, void *workspace)
     p->m = p->u + places(p) * weights_floats(p);
 }
 
-size_t dp_winograd_workspace(const dp_winograd *shape, int threads)
+size_t dp_winograd_workspace(const dp_conv_shape *shape, int block, int threads)
 {
-    dp_winograd_pass forward = plan(shape, false, threads), backward = plan(shape, true, threads);
+    dp_winograd_pass forward = plan(shape, block, false, threads),
+                     backward = plan(shape, block, true, threads);
     size_t a = pass_bytes(&forward), b = pass_bytes(&backward);
     return a > b ? a : b;
 }
@@ -252,10 +254,10 @@ static void convolve(int threads, dp_winograd_pass *p)
     }
 }
 
-void dp_winograd_forward(int threads, const dp_winograd *shape, const float *in, const float *weights,
-                         const float *bias, bool relu, float *out, void *workspace)
+void dp_winograd_forward(int threads, const dp_conv_shape *shape, int block, const float *in,
+                         const float *weights, const float *bias, bool relu, float *out, void *workspace)
 {
-    dp_winograd_pass p = plan(shape, false, threads);
+    dp_winograd_pass p = plan(shape, block, false, threads);
     place_workspace(&p, workspace);
     p.from.data = in;
     p.out = out;
@@ -265,10 +267,10 @@ void dp_winograd_forward(int threads, const dp_winograd *shape, const float *in,
     convolve(threads, &p);
 }
 
-void dp_winograd_backward_data(int threads, const dp_winograd *shape, const float *out_gradient,
+void dp_winograd_backward_data(int threads, const dp_conv_shape *shape, int block, const float *out_gradient,
                                const float *weights, float *in_gradient, void *workspace)
 {
-    dp_winograd_pass p = plan(shape, true, threads);
+    dp_winograd_pass p = plan(shape, block, true, threads);
     place_workspace(&p, workspace);
     p.from.data = out_gradient;
     p.out = in_gradient;
@@ -292,11 +294,11 @@ static void gradient_shares(const void *pass, int64_t begin, int64_t end)
         walk_share(pass, share, gradient_of_pair);
 }
 
-void dp_winograd_backward_weights(int threads, const dp_winograd *shape, const float *in,
+void dp_winograd_backward_weights(int threads, const dp_conv_shape *shape, int block, const float *in,
                                   const float *out_gradient, float *weights_gradient, bool accumulate,
                                   void *workspace)
 {
-    dp_winograd_pass p = plan(shape, false, threads);
+    dp_winograd_pass p = plan(shape, block, false, threads);
     const dp_winograd_kernels *k = kernels_of(&p);
     place_workspace(&p, workspace);
     p.from.data = in;
@@ -318,13 +320,13 @@ void dp_winograd_backward_weights(int threads, const dp_winograd *shape, const f
     }
 }
 
-bool dp_winograd_fits(const dp_winograd *s, const int kernel[2], const int stride[2])
+bool dp_winograd_fits(const dp_conv_shape *s)
 {
     enum { LEAST_CHANNELS = 16 };
     for (int i = 0; i < 2; i++)
-        if (kernel[i] != s->kernel || stride[i] != 1 || s->padding[i] > s->kernel - 1)
+        if (s->kernel[i] != s->kernel[0] || s->stride[i] != 1 || s->padding[i] > s->kernel[0] - 1)
             return false;
-    if (s->kernel != 3 && s->kernel != 5)
+    if (s->kernel[0] != 3 && s->kernel[0] != 5)
         return false;
     /* A tile of 6x6 products multiplies 36 times, for a quarter of its 4x4 outputs as often as the direct
      * sum.

@@ -6,27 +6,22 @@
 
 #include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
 
-typedef struct dp_winograd {
-    int64_t batch, in_channels, in_height, in_width, out_channels, out_height, out_width;
-    int padding[2];
-    int kernel; /* height and width: 3 or 5 */
-    int block;  /* 8 or 16 channels lie together */
-} dp_winograd;
+#include "cpu/conv_shape.h"
 
-/* Whether it should be used: a rule of the shape alone. kernel, stride: height, width. */
-bool dp_winograd_fits(const dp_winograd *shape, const int kernel[2], const int stride[2]);
+/* Whether it should be used: a rule of the shape alone. */
+bool dp_winograd_fits(const dp_conv_shape *shape);
 
-size_t dp_winograd_workspace(const dp_winograd *shape, int threads); /* of any of the calls below */
+/* Of any of the calls below. block: 8 or 16 channels of activations lie together. */
+size_t dp_winograd_workspace(const dp_conv_shape *shape, int block, int threads);
 
 /* Activations in blocks, weights plain [O, C, kernel, kernel]; bias may be NULL. */
-void dp_winograd_forward(int threads, const dp_winograd *shape, const float *in, const float *weights,
-                         const float *bias, bool relu, float *out, void *workspace);
-void dp_winograd_backward_data(int threads, const dp_winograd *shape, const float *out_gradient,
+void dp_winograd_forward(int threads, const dp_conv_shape *shape, int block, const float *in,
+                         const float *weights, const float *bias, bool relu, float *out, void *workspace);
+void dp_winograd_backward_data(int threads, const dp_conv_shape *shape, int block, const float *out_gradient,
                                const float *weights, float *in_gradient, void *workspace);
 /* With accumulate the gradient is added to what is there. */
-void dp_winograd_backward_weights(int threads, const dp_winograd *shape, const float *in,
+void dp_winograd_backward_weights(int threads, const dp_conv_shape *shape, int block, const float *in,
                                   const float *out_gradient, float *weights_gradient, bool accumulate,
                                   void *workspace);
 

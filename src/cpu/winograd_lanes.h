@@ -2,21 +2,13 @@
  * LANES, the channels of a block; SIDE, of a tile of inputs, 4 or 6; and KERNELS, the name of the table. */
 #include <math.h>
 
-#include "cpu/clones.h"
+#include "cpu/product_lanes.h"
 #include "cpu/transpose.h"
 #include "cpu/winograd_pass.h"
 
-#if !defined(__clang__)
-#pragma GCC optimize("fp-contract=fast") /* fused multiply-adds, which -std=c17 switches off */
-#endif
-
 enum {
-    PAIR = 2 * LANES,
     POSITIONS = SIDE * SIDE,
-    ROWS = DP_WINOGRAD_ROWS,
     WEIGHT_ROWS = DP_WINOGRAD_WEIGHT_ROWS,
-    CHANNEL_ROWS = LANES / 2, /* channels in the registers of a gradient's product */
-    SUM_CHANNELS = DP_WINOGRAD_SUM_CHANNELS,
     /* What there is of kernels and of tiles of outputs: with tiles of 4 inputs, one of each. */
     SMALL_KERNEL = 3,
     LARGE_KERNEL = SIDE - 1,
@@ -30,8 +22,6 @@ enum {
  * leaves the registers free that 36 addresses would need. */
 #define USUAL_STEP ((SUM_CHANNELS + 1) * PAIR)
 
-/* May alias float arrays, at any float's address. */
-typedef float lanes __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef int32_t mask __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
 #include "cpu/winograd_points.h"
@@ -339,51 +329,6 @@ DP_CLONES static void tiles_out_range(const void *context, int64_t begin, int64_
 
 /* ---- products ---- */
 
-/* m[rows][pair] (+)= v[rows][blocks] u[their rows][pair]; m's two blocks lie m_block apart. Sums of a few
- * blocks are added to what is in memory, which rounds less than one long sum. Few rows have two sums each,
- * which the processor can add to at the same time. */
-DP_INLINE void product(const float *v, int64_t v_block, int64_t blocks, const float *u, float *m,
-                       int64_t m_block, bool add, const int rows)
-{
-    const int64_t most = SUM_CHANNELS / LANES;
-    const int sums = rows <= ROWS / 2 ? 2 : 1;
-    for (int64_t first = 0; first < blocks; first += most, add = true) {
-        int64_t end = first + most < blocks ? first + most : blocks;
-        lanes a[ROWS], b[ROWS];
-        for (int r = 0; r < rows * sums; r++)
-            a[r] = b[r] = (lanes){0};
-        for (int64_t block = first; block < end; block++, v += v_block)
-            for (int l = 0; l < LANES; l += sums)
-                for (int k = 0; k < sums; k++, u += PAIR) {
-                    lanes left = *(const lanes *)u, right = *(const lanes *)(u + LANES);
-                    for (int r = 0; r < rows; r++) {
-                        a[k * rows + r] += v[r * LANES + l + k] * left;
-                        b[k * rows + r] += v[r * LANES + l + k] * right;
-                    }
-                }
-        for (int r = 0; r < rows; r++) {
-            lanes *to = (lanes *)(m + r * LANES), *other = (lanes *)(m + m_block + r * LANES);
-            if (sums == 2) {
-                a[r] += a[rows + r];
-                b[r] += b[rows + r];
-            }
-            if (add) {
-                a[r] += *to;
-                b[r] += *other;
-            }
-            *to = a[r];
-            *other = b[r];
-        }
-    }
-}
-
-/* How many of the tiles left go next: all registers full, but at the end two parts of about the same size,
- * as with few sums the processor waits for each. */
-DP_INLINE int64_t rows_of(int64_t left)
-{
-    return left >= 2 * ROWS || left == ROWS ? ROWS : left > ROWS ? (left + 1) / 2 : left;
-}
-
 DP_CLONES static void products_range(const void *context, int64_t begin, int64_t end)
 {
     const dp_winograd_pass *p = context;
@@ -394,54 +339,7 @@ DP_CLONES static void products_range(const void *context, int64_t begin, int64_t
         const float *u = p->u + (pair * POSITIONS + at) * dp_winograd_weights_step(p),
                     *v = p->v + at * dp_winograd_from_step(p) + p->first_row / LANES * block;
         float *m = p->m + at * dp_winograd_to_step(p) + 2 * pair * block;
-        for (int64_t t = 0, rows; t < p->count; t += rows, v += rows * LANES, m += rows * LANES) {
-            rows = rows_of(p->count - t);
-            switch (rows) {
-            case 1:
-                product(v, block, blocks, u, m, block, add, 1);
-                break;
-            case 2:
-                product(v, block, blocks, u, m, block, add, 2);
-                break;
-            case 3:
-                product(v, block, blocks, u, m, block, add, 3);
-                break;
-            case 4:
-                product(v, block, blocks, u, m, block, add, 4);
-                break;
-            case 5:
-                product(v, block, blocks, u, m, block, add, 5);
-                break;
-            default:
-                product(v, block, blocks, u, m, block, add, ROWS);
-                break;
-            }
-        }
-    }
-}
-
-/* u[some channels][pair] (+)= the sum over tiles of v[tile][some channels] m[tile][pair]. */
-DP_INLINE void gradient_product(const float *v, const float *m, int64_t m_block, int64_t tiles, float *u,
-                                bool first)
-{
-    lanes a[CHANNEL_ROWS], b[CHANNEL_ROWS];
-    for (int r = 0; r < CHANNEL_ROWS; r++)
-        a[r] = b[r] = (lanes){0};
-    for (int64_t t = 0; t < tiles; t++, v += LANES, m += LANES) {
-        lanes left = *(const lanes *)m, right = *(const lanes *)(m + m_block);
-        for (int r = 0; r < CHANNEL_ROWS; r++) {
-            a[r] += v[r] * left;
-            b[r] += v[r] * right;
-        }
-    }
-    for (int r = 0; r < CHANNEL_ROWS; r++) {
-        lanes *to = (lanes *)(u + r * PAIR), *other = (lanes *)(u + r * PAIR + LANES);
-        if (!first) {
-            a[r] += *to;
-            b[r] += *other;
-        }
-        *to = a[r];
-        *other = b[r];
+        product_of_rows(v, block, blocks, u, m, block, add, p->count);
     }
 }
 
@@ -455,8 +353,8 @@ DP_CLONES static void gradient_products_range(const void *context, int64_t begin
         const float *m = p->m + at * dp_winograd_to_step(p) + 2 * pair * block;
         float *u = p->u + (pair * POSITIONS + at) * dp_winograd_weights_step(p);
         for (int64_t r = 0, row = p->first_row; r < p->row_count; r += CHANNEL_ROWS, row += CHANNEL_ROWS)
-            gradient_product(v + row / LANES * block + row % LANES, m, block, p->count, u + r * PAIR,
-                             p->first == 0);
+            gradient_product(v + row / LANES * block + row % LANES, m, block, p->count, u + r * PAIR, PAIR,
+                             p->first > 0);
     }
 }
 

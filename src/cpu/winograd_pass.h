@@ -7,9 +7,7 @@
 #include <stdint.h>
 
 enum {
-    DP_WINOGRAD_ROWS = 6,          /* tiles in the registers of a product */
-    DP_WINOGRAD_WEIGHT_ROWS = 8,   /* of the weights, transformed together */
-    DP_WINOGRAD_SUM_CHANNELS = 64, /* in one sum */
+    DP_WINOGRAD_WEIGHT_ROWS = 8, /* of the weights, transformed together */
 };
 
 /* An image [batch, blocks, height, width, lanes] seen through tiles. */

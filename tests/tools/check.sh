@@ -256,7 +256,7 @@ by_clang() {
 }
 
 # With `sanitized` beside it, which takes about as long.
-others() {
+unsanitized() {
     plain
     fuzz 10000 60
     by_clang
@@ -268,7 +268,7 @@ check() {
     have 'scripts' shellcheck && task 'scripts' 60 "$MAKE" lint-scripts
     task 'Makefile' 300 tests/tools/test_makefile.sh
     task 'steps of the check' 60 tests/tools/test_steps.sh
-    side_by_side others sanitized
+    side_by_side unsanitized sanitized
 }
 
 check_long() {
