@@ -281,7 +281,7 @@ dp_status dp_pictures_check(dp_pictures *pictures, const dp_data_config *config,
 {
     int64_t shape[3];
     DP_TRY(check_and_keep(pictures, bad, err));
-    DP_TRY(dp_bad_files_settle(bad, config->skip_bad, config->note, config->note_user, err));
+    DP_TRY(dp_bad_files_settle(bad, pictures->count, config->skip_bad, config->note, config->note_user, err));
     if (pictures->count == 0)
         return dp_fail(err, DP_ERROR_IO, "'%s' holds no pictures (.jpg, .jpeg or .png) that can be used",
                        source);

@@ -29,8 +29,8 @@ dp_status dp_bad_file(dp_bad_files *bad, dp_error *err, const char *format, ...)
     return DP_OK;
 }
 
-/* One line: the count, and the first of the reasons. */
-static dp_status refuse(const dp_bad_files *bad, dp_error *err)
+/* One line: the count, and the first of the reasons; and what can be done, if anything is left then. */
+static dp_status refuse(const dp_bad_files *bad, int64_t good, dp_error *err)
 {
     char text[1600] = "";
     size_t used = 0;
@@ -39,18 +39,21 @@ static dp_status refuse(const dp_bad_files *bad, dp_error *err)
         used += (size_t)snprintf(text + used, sizeof text - used, "%s%s", i ? "; " : "", bad->reasons[i]);
     if (bad->count > named && used < sizeof text)
         snprintf(text + used, sizeof text - used, "; and %lld more", (long long)(bad->count - named));
-    return dp_fail(err, DP_ERROR_IO, "%lld file%s cannot be used: %s (--skip-bad goes on without %s)",
-                   (long long)bad->count, bad->count == 1 ? "" : "s", text, bad->count == 1 ? "it" : "them");
+    const char *advice = good == 0         ? ""
+                         : bad->count == 1 ? " (--skip-bad goes on without it)"
+                                           : " (--skip-bad goes on without them)";
+    return dp_fail(err, DP_ERROR_IO, "%lld file%s cannot be used: %s%s", (long long)bad->count,
+                   bad->count == 1 ? "" : "s", text, advice);
 }
 
-dp_status dp_bad_files_settle(const dp_bad_files *bad, bool skip, void (*note)(void *user, const char *text),
-                              void *user, dp_error *err)
+dp_status dp_bad_files_settle(const dp_bad_files *bad, int64_t good, bool skip,
+                              void (*note)(void *user, const char *text), void *user, dp_error *err)
 {
     char text[1200];
     if (bad->count == 0)
         return DP_OK;
     if (!skip)
-        return refuse(bad, err);
+        return refuse(bad, good, err);
     if (!note)
         return DP_OK;
     for (int64_t i = 0; i < bad->count; i++) {

@@ -17,10 +17,10 @@ typedef struct dp_bad_files {
 /* Adds a reason. */
 __attribute__((format(printf, 3, 4))) dp_status dp_bad_file(dp_bad_files *bad, dp_error *err,
                                                             const char *format, ...);
-/* If there are any: DP_ERROR_IO with their number and the first of the reasons; or, with skip, DP_OK after
- * each was told to note (may be NULL). */
-dp_status dp_bad_files_settle(const dp_bad_files *bad, bool skip, void (*note)(void *user, const char *text),
-                              void *user, dp_error *err);
+/* If there are any beside so many good ones: DP_ERROR_IO with their number and the first of the reasons; or,
+ * with skip, DP_OK after each was told to note (may be NULL). */
+dp_status dp_bad_files_settle(const dp_bad_files *bad, int64_t good, bool skip,
+                              void (*note)(void *user, const char *text), void *user, dp_error *err);
 void dp_bad_files_clear(dp_bad_files *bad);
 
 /* ---- names ---- */

@@ -163,7 +163,7 @@ static dp_status predict_all(dp_predictor *p, const dp_inputs *inputs, dp_error 
     if (status == DP_OK && c->end)
         c->end(c->user);
     if (status == DP_OK)
-        status = dp_bad_files_settle(&bad, c->skip_bad, c->note, c->user, err);
+        status = dp_bad_files_settle(&bad, inputs->count - bad.count, c->skip_bad, c->note, c->user, err);
     dp_bad_files_clear(&bad);
     return status;
 }

@@ -162,7 +162,7 @@ static dp_status collect(const listing *l, dp_error *err)
         DP_TRY(set_truth(l->inputs, -1, err));
     }
     DP_TRY(look_at_pictures(l->inputs, l->bad, err));
-    return dp_bad_files_settle(l->bad, c->skip_bad, c->note, c->user, err);
+    return dp_bad_files_settle(l->bad, l->inputs->count, c->skip_bad, c->note, c->user, err);
 }
 
 dp_status dp_inputs_collect(const dp_predict_config *config, const dp_model *model, dp_inputs *out,

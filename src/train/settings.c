@@ -232,19 +232,22 @@ static const char *value_of(const dp_settings *s, const char *name)
     return "not set";
 }
 
+enum { NAMED_DIFFERENCES = 4, DIFFERENCE_SIZE = 512 };
+
 typedef struct differences {
-    char text[1400];
+    char text[NAMED_DIFFERENCES * DIFFERENCE_SIZE];
     size_t used;
+    int count; /* with those that are not named */
 } differences;
 
 static void add_difference(differences *d, const char *name, const char *of, const char *was, const char *is)
 {
-    int n = snprintf(d->text + d->used, sizeof d->text - d->used, "%s%.200s%s: %.200s then, %.200s now",
+    if (d->count++ >= NAMED_DIFFERENCES)
+        return;
+    int n = snprintf(d->text + d->used, DIFFERENCE_SIZE, "%s%.60s%s: %.200s then, %.200s now",
                      d->used ? "; " : "", name, of, was, is);
-    if (n > 0 && (size_t)n < sizeof d->text - d->used)
+    if (n > 0)
         d->used += (size_t)n;
-    else
-        d->text[d->used] = 0; /* a message holds the first ones */
 }
 
 enum { MEMBER_SIZE = 200 };
@@ -287,13 +290,13 @@ static void compare_one(const dp_settings *then, const dp_settings *now, const c
     const char *was = value_of(then, name), *is = value_of(now, name);
     if (strcmp(was, is) == 0)
         return;
-    size_t before = d->used;
+    int before = d->count;
     json_t *x = json_loads(was, 0, NULL), *y = json_loads(is, 0, NULL);
     if (json_is_object(x) && json_is_object(y))
         compare_members(x, y, d);
     json_decref(x);
     json_decref(y);
-    if (d->used == before)
+    if (d->count == before)
         add_difference(d, name, "", was, is);
 }
 
@@ -306,9 +309,12 @@ dp_status dp_settings_compare(const dp_settings *then, const dp_settings *now, c
     for (int i = 0; i < then->count; i++) /* what only the earlier run had */
         if (strcmp(value_of(now, then->list[i].key), "not set") == 0)
             compare_one(then, now, then->list[i].key, &d);
-    return d.used == 0 ? DP_OK
-                       : dp_fail(err, DP_ERROR_MISMATCH,
-                                 "the run in '%s' cannot continue with other settings: %s; give it the same "
-                                 "settings, another --model-dir, or --overwrite to start afresh",
-                                 where, d.text);
+    char more[32] = "";
+    if (d.count > NAMED_DIFFERENCES)
+        snprintf(more, sizeof more, "; and %d more", d.count - NAMED_DIFFERENCES);
+    return d.count == 0 ? DP_OK
+                        : dp_fail(err, DP_ERROR_MISMATCH,
+                                  "the run in '%s' cannot continue with other settings: %s%s; give it the "
+                                  "same settings, another --model-dir, or --overwrite to start afresh",
+                                  where, d.text, more);
 }

@@ -48,11 +48,24 @@ START_TEST(a_difference_is_named_as_far_as_there_is_room)
 }
 END_TEST
 
+START_TEST(of_many_differences_the_first_are_named)
+{
+    ck_assert_int_eq(
+        compare("model", "{\"a\":1,\"b\":1,\"c\":1,\"d\":1}", "{\"a\":2,\"b\":2,\"c\":2,\"d\":2}"),
+        DP_ERROR_MISMATCH);
+    assert_says("; d of the model: 1 then, 2 now; give it");
+    ck_assert_int_eq(compare("model", "{\"a\":1,\"b\":1,\"c\":1,\"d\":1,\"e\":1,\"f\":1}", "{}"),
+                     DP_ERROR_MISMATCH);
+    assert_says("; d of the model: 1 then, not set now; and 2 more; give it");
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("settings");
     TCase *t = tcase_create("settings");
     tcase_add_test(t, a_difference_is_named_as_far_as_there_is_room);
+    tcase_add_test(t, of_many_differences_the_first_are_named);
     suite_add_tcase(s, t);
     SRunner *runner = srunner_create(s);
     srunner_run_all(runner, CK_ENV);
