@@ -180,6 +180,26 @@ static void print_devices(const benchmark *b)
         }
 }
 
+/* Whether the middle halves of both sides' steps overlap. */
+static bool is_within_spread(const dp_bench_row *r)
+{
+    return r->parallel.low_ms <= r->single.high_ms && r->single.low_ms <= r->parallel.high_ms;
+}
+
+/* A batch that is no faster on all devices. */
+static void print_loss(const benchmark *b, const dp_bench_row *r)
+{
+    double share = b->config.weak ? 1 : 1.0 / devices(b), ms;
+    dp_phase phase = dp_bench_costliest_phase(r, b->config.weak, &ms);
+    double all = r->parallel.ms_per_step - share * r->single.ms_per_step;
+    bool level = !b->config.weak && is_within_spread(r);
+    cli_say("batch %lld %s one device%s: %s eats the gain, %.2f ms a step beyond %s; %s %.2f ms",
+            (long long)r->batch_size, level ? "takes about as long as on" : "loses to",
+            level ? ", within the spread of the steps" : "", dp_phase_name(phase), ms,
+            b->config.weak ? "the single device's" : "an even share of the single device's",
+            all < ms ? "the other phases win back" : "all phases together", all < ms ? ms - all : all);
+}
+
 static void print_verdict(const benchmark *b)
 {
     int64_t batch = dp_bench_break_even(b->rows, b->count);
@@ -188,18 +208,9 @@ static void print_verdict(const benchmark *b)
         printf("%d devices beat one from a batch of %lld on\n", devices(b), (long long)batch);
     else
         printf("%d devices do not beat one for good at any batch that was measured\n", devices(b));
-    for (int i = 0; i < b->count; i++) {
-        const dp_bench_row *r = &b->rows[i];
-        if (r->speedup > 1)
-            continue;
-        double share = b->config.weak ? 1 : 1.0 / devices(b), ms;
-        dp_phase phase = dp_bench_costliest_phase(r, b->config.weak, &ms);
-        cli_say("batch %lld loses to one device: %s eats the gain, %.2f ms a step beyond %s; all phases "
-                "together %.2f ms",
-                (long long)r->batch_size, dp_phase_name(phase), ms,
-                b->config.weak ? "the single device's" : "an even share of the single device's",
-                r->parallel.ms_per_step - share * r->single.ms_per_step);
-    }
+    for (int i = 0; i < b->count; i++)
+        if (b->rows[i].speedup <= 1)
+            print_loss(b, &b->rows[i]);
     if (b->proves_nothing)
         printf("these devices share hardware or are emulated: the times prove nothing\n");
 }
