@@ -36,6 +36,11 @@ _dptrain_words() { # PROGRAM COMMAND OPTION ARGUMENT TEXT
     fi
 }
 
+# Whether a command takes the names of files that belong to no option: convert IN OUT, --data PATH...
+_dptrain_takes_files() { # PROGRAM COMMAND
+    [[ $2 != explain ]] && "$1" "$2" --help 2>/dev/null | grep -qE '^usage: dptrain [a-z]+ ([A-Z]|.*PATH\.\.\.)'
+}
+
 _dptrain() {
     local program=${1/#\~/$HOME} command=${COMP_WORDS[1]-} current=${COMP_WORDS[COMP_CWORD]}
     local option=${COMP_WORDS[COMP_CWORD - 1]} at=$((COMP_CWORD - 1)) name argument text
@@ -66,7 +71,7 @@ _dptrain() {
             [[ $name = "$option" && -n $argument ]] || continue
             mapfile -t COMPREPLY < <(compgen -W "$(_dptrain_words "$program" "$command" "$name" "$argument" "$text")" \
                 -- "$current")
-            if [[ $argument = *FILE* || $argument = *DIR* ]]; then
+            if [[ $argument =~ FILE|DIR|PATH ]]; then
                 mapfile -t -O "${#COMPREPLY[@]}" COMPREPLY < <(compgen -f -- "$current")
                 compopt -o filenames
             elif [[ ${COMPREPLY[0]-} = *: ]]; then
@@ -80,6 +85,10 @@ _dptrain() {
     [[ $command != explain || $COMP_CWORD -ne 2 ]] ||
         text+=" $("$program" explain --help 2>/dev/null | sed -n 's/^  \([a-z][a-z-]*\)  *.*/\1/p')"
     mapfile -t COMPREPLY < <(compgen -W "$text" -- "$current")
+    if [[ $current != -* ]] && _dptrain_takes_files "$program" "$command"; then
+        mapfile -t -O "${#COMPREPLY[@]}" COMPREPLY < <(compgen -f -- "$current")
+        compopt -o filenames
+    fi
 }
 
 complete -F _dptrain dptrain

@@ -74,14 +74,31 @@ static void print_memory(const dp_device_report *reports, int devices)
     printf("\n");
 }
 
+/* Whether the weights to start from fit is known now, and not when the run begins. */
+static dp_status check_init(const dp_model *model, const dp_train_config *config, dp_load_report *report,
+                            dp_error *err)
+{
+    dp_model_state state = {0};
+    DP_TRY(dp_model_state_create(model, &state, err));
+    dp_status status = dp_weights_load(config->init, model, config->init_partial, &state, report, err);
+    dp_model_state_free(&state);
+    return status;
+}
+
 dp_status cli_dry_run(dp_context *context, const dp_model *model, const dp_dataset *train,
                       const dp_dataset *valid, const dp_train_config *config, dp_error *err)
 {
     dp_device_report reports[DP_ENGINE_MAX_DEVICES];
+    dp_load_report loaded;
     int devices;
+    if (config->init)
+        DP_TRY(check_init(model, config, &loaded, err));
     DP_TRY(dp_train_memory(context, model, train, valid, config, reports, &devices, err));
     int64_t samples = dp_dataset_info_of(train)->samples, tail = samples % config->batch_size;
     print_model(model);
+    if (config->init)
+        printf("\n%d parameter%s would be loaded from '%s'\n", loaded.loaded, dp_s(loaded.loaded),
+               config->init);
     printf("\nsplit over %d device%s\n", devices, devices == 1 ? "" : "s");
     print_batch("  a batch", samples < config->batch_size ? 0 : config->batch_size, &config->engine);
     print_batch("  the last", config->drop_last ? 0 : tail, &config->engine);

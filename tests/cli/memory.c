@@ -47,6 +47,20 @@ START_TEST(every_operation_of_a_network_is_listed)
 }
 END_TEST
 
+/* A file that a run could not start from is known before. */
+START_TEST(a_dry_run_looks_at_the_weights_to_start_from)
+{
+    assert_succeeds(dptrain(SMALL "--quiet --save w.safetensors"));
+    const run *r = dptrain(SMALL "--dry-run --init w.safetensors");
+    assert_succeeds(r);
+    assert_contains(r->out, "\n6 parameters would be loaded from 'w.safetensors'\n");
+    assert_fails(dptrain("train --model linear --data synthetic:40 --quiet --dry-run --init w.safetensors"),
+                 2, "missing key(s)");
+    assert_fails(dptrain(SMALL "--quiet --dry-run --init none.safetensors"), 1,
+                 "cannot read 'none.safetensors'");
+}
+END_TEST
+
 /* Twelve devices are more than fit side by side. */
 START_TEST(many_devices_are_shown_in_parts)
 {
@@ -84,6 +98,7 @@ Suite *memory_suite(void)
     tcase_set_timeout(t, 60);
     tcase_add_checked_fixture(t, harness_enter, harness_leave);
     tcase_add_loop_test(t, a_dry_run_prints_what_a_run_takes, 0, 3);
+    tcase_add_test(t, a_dry_run_looks_at_the_weights_to_start_from);
     tcase_add_test(t, many_devices_are_shown_in_parts);
     tcase_add_test(t, every_operation_of_a_network_is_listed);
     tcase_add_test(t, the_largest_batch_that_fits_is_named);

@@ -71,11 +71,16 @@ same 'commands are completed' "$commands"$'\n--help\n--version' "$(complete_word
 same 'a command is completed' 'train' "$(complete_words dptrain tr)"
 lessons=$(dptrain explain --help | sed -n 's/^  \([a-z][a-z-]*\)  *.*/\1/p')
 [ "$(wc -l <<<"$lessons")" -eq 7 ] || failed "explain has other than seven lessons: $lessons"
+mkdir "$tmp/empty"
+source=$PWD
+cd "$tmp/empty" || exit 2 # no names of files among the words
 for command in $commands; do
     first=
     [ "$command" != explain ] || first=$'\n'$lessons
-    same "options of $command are completed" "$(options "$command")$first" "$(complete_words dptrain "$command" '')"
+    same "options of $command are completed" "$(options "$command")$first" \
+        "$(complete_words dptrain "$command" '')"
 done
+cd "$source" || exit 2
 same 'after a lesson come options' "$(options explain)" "$(complete_words dptrain explain split '')"
 same 'a lesson is completed' 'accumulation' "$(complete_words dptrain explain acc)"
 same 'an option is completed' $'--loss\n--loss-mode' "$(complete_words dptrain train --device cpu --los)"
@@ -94,6 +99,10 @@ mkdir "$tmp/images"
 cd "$tmp" || exit 2
 same 'files are completed' 'weights.safetensors' "$(complete_words dptrain eval --init wei)"
 same 'and directories' 'images' "$(complete_words dptrain train --model-dir im)"
+same 'and what is to be written' 'weights.safetensors' "$(complete_words dptrain predict --output wei)"
+same 'and files without an option' 'weights.safetensors' "$(complete_words dptrain convert weights.pt wei)"
+same 'and more than one behind an option' 'weights.safetensors' "$(complete_words dptrain predict --data a.png wei)"
+[ -z "$(complete_words dptrain train wei)" ] || failed 'files are offered to a command that takes none'
 same 'and the files of a source' 'weights.safetensors' "$(complete_words dptrain train --data safetensors : we)"
 complete_words dptrain train --data idx : >"$tmp/out"
 grep -qx images "$tmp/out" || failed 'files are not offered after idx:'
