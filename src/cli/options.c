@@ -21,6 +21,11 @@ static const option_spec specs[OPT_COUNT] = {
 #undef X
 };
 
+enum { MAX_HELP = 512 }; /* with the end of the text */
+#define X(id, name, argument, commands, help) _Static_assert(sizeof help <= MAX_HELP, name);
+#include "cli/options.def"
+#undef X
+
 /* What the help says first, and how many files a command takes beside its options. */
 static const struct {
     cli_command command;
@@ -215,6 +220,33 @@ static void print_wrapped(const char *text)
     }
 }
 
+/* Whether the alternative at `at`, which begins with {, is for the command of that name. */
+static bool is_for(const char *at, const char *command)
+{
+    size_t length = strcspn(command, " ");
+    bool own = strncmp(at + 1, command, length) == 0 && at[1 + length] == ':';
+    return own || strncmp(at + 1, "else:", strlen("else:")) == 0;
+}
+
+/* The text for one command: of alternatives in a row, the first that is for it. */
+static void choose_text(const char *text, const char *command, char *out)
+{
+    while (*text) {
+        const char *chosen = NULL;
+        if (*text != '{') {
+            *out++ = *text++;
+            continue;
+        }
+        for (; *text == '{'; text += strcspn(text, "}") + 1)
+            if (!chosen && is_for(text, command))
+                chosen = text + strcspn(text, " ") + 1;
+        if (chosen)
+            for (; *chosen != '}'; chosen++)
+                *out++ = *chosen;
+    }
+    *out = '\0';
+}
+
 /* Headings of the help: each stands before the first of its options. */
 static const struct {
     cli_option first;
@@ -222,16 +254,17 @@ static const struct {
 } groups[] = {{OPT_MODEL, "Model"},    {OPT_DATA, "Data"},  {OPT_BATCH_SIZE, "Training"},
               {OPT_DEVICE, "Devices"}, {OPT_INIT, "Files"}, {OPT_PRINT_FREQ, "Output"}};
 
-static void print_option(int option)
+static void print_option(int option, const char *command)
 {
-    char left[64];
+    char left[64], text[MAX_HELP];
     int n = snprintf(left, sizeof left, "  --%s%s%s", specs[option].name, specs[option].argument ? " " : "",
                      specs[option].argument ? specs[option].argument : "");
     if (n < 31)
         printf("%-32s", left);
     else
         printf("%s\n%32s", left, "");
-    print_wrapped(specs[option].help);
+    choose_text(specs[option].help, command, text);
+    print_wrapped(text);
 }
 
 void cli_print_help(cli_command command)
@@ -251,7 +284,7 @@ void cli_print_help(cli_command command)
             if (!titled)
                 printf("\n%s:\n", groups[g].title);
             titled = true;
-            print_option(i);
+            print_option(i, commands[row].usage);
         }
     }
 }

@@ -220,6 +220,7 @@ static void assert_help(const run *r)
     assert_contains(r->out, "usage: dptrain");
     for (const char *line = r->out; *line; line += strcspn(line, "\n") + 1)
         ck_assert_msg(strcspn(line, "\n") <= 80, "wider than 80 columns: %s", line);
+    ck_assert_msg(!strpbrk(r->out, "{}"), "alternatives of several commands: %s", strpbrk(r->out, "{}"));
 }
 
 START_TEST(help_is_on_stdout_and_fits_a_terminal)
@@ -240,6 +241,14 @@ START_TEST(help_is_on_stdout_and_fits_a_terminal)
     assert_help(r);
     assert_contains(r->out, "--json");
     assert_lacks(r->out, "--lr ");
+    assert_contains(r->out, "0: none [as in training]");
+    r = dptrain("predict --help");
+    assert_contains(r->out, "split over the devices [4 a\n");
+    assert_contains(r->out, "a folder for masks");
+    r = dptrain("report --help");
+    assert_contains(r->out, "the page to write; also -o");
+    r = dptrain("explain --help");
+    assert_contains(r->out, "[20; imbalance, U-Net: 5]");
     assert_help(dptrain("devices --help"));
     assert_help(dptrain("bench --help"));
     assert_help(dptrain("explain --help"));
