@@ -32,6 +32,12 @@ static const mistake mistakes[] = {
     {"train --batch-size", 2, "option '--batch-size' needs a value"},
     {"train --quiet=1", 2, "option '--quiet' takes no value"},
     {"train --quiet 1", 2, "unexpected argument '1'"},
+    {"train --save=", 2, "--save needs the name of a file"},
+    {"train --precision tf32 --data synthetic:8", 2, "--precision tf32 is for CUDA devices"},
+    {"train --p2p on --data synthetic:8", 2, "--p2p on is for CUDA devices"},
+    {"report", 2, "report needs a run: a log.jsonl, or the directory of one"},
+    {"report run", 2, "report needs the name of the page to write: -o FILE"},
+    {"report log.jsonl -o log.jsonl", 2, "'log.jsonl' would be written over the log"},
     /* numbers */
     {"train --batch-size 4x", 2, "--batch-size '4x'"},
     {"train --batch-size 0", 2, "--batch-size '0'"},

@@ -205,6 +205,9 @@ const char *const correctness_cases[] = {
     "2x32x8x7 conv32,k3,s2,p1,relu",
     "1x16x6x5 conv48,k1 conv32,k3,s2,p1,nobias +",
     "2x64x5x5 conv16,k5,s2,p0 noinput",
+    /* long rows in the plain order */
+    "2x3x5x37 avgpool1x2",
+    "1x1x3x21 avgpool2x1",
     NULL,
 };
 

@@ -199,6 +199,82 @@ START_TEST(module_is_stripped_after_a_dot_too)
 }
 END_TEST
 
+/* A model's tensors, and each of the encoder's under a second name too, before the first or behind it. */
+typedef struct two_names {
+    dp_tensor tensors[1024];
+    char names[1024][64];
+    int count, renamed;
+} two_names;
+
+static void add_named(two_names *file, const dp_tensor *tensor, const char *format, const char *rest)
+{
+    ck_assert_int_lt(file->count, 1024);
+    char *name = file->names[file->count];
+    snprintf(name, sizeof file->names[0], format, rest);
+    dp_tensor *t = &file->tensors[file->count++];
+    *t = *tensor;
+    t->name = name;
+}
+
+/* As the original U-Net code names a ResNet's and torchvision VGG's layers. */
+static void add_second_name(two_names *file, const dp_tensor *tensor)
+{
+    static const char *const names[][2] = {{"encoder.conv1.", "conv1.0.%s"}, {"encoder.bn1.", "conv1.1.%s"},
+                                           {"encoder.layer1.", "conv2.%s"},  {"encoder.layer2.", "conv3.%s"},
+                                           {"encoder.layer3.", "layer3.%s"}, {"encoder.layer4.", "conv5.%s"},
+                                           {"encoder.5.", "conv2.0.%s"},     {"encoder.28.", "conv5.4.%s"},
+                                           {"encoder.fc.", "fc.%s"},         {"encoder.", "features.%s"}};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strncmp(tensor->name, names[i][0], strlen(names[i][0])) == 0) {
+            add_named(file, tensor, names[i][1], tensor->name + strlen(names[i][0]));
+            file->renamed++;
+            return;
+        }
+}
+
+START_TEST(an_encoder_may_have_other_names)
+{
+    static const char *const models[] = {"unet16", "unet_resnet34"};
+    static two_names file;
+    const dp_model_config config = {.name = models[_i % 2],
+                                    .input_rank = 3,
+                                    .input_shape = {3, 64, 64},
+                                    .outputs = 1,
+                                    .width = 2,
+                                    .filters = 2};
+    dp_model *model;
+    OK(dp_model_build(&config, &model, &err));
+    dp_model_state written = {0}, read = {0};
+    OK(dp_model_state_create(model, &written, &err));
+    OK(dp_model_state_create(model, &read, &err));
+    dp_model_state_init(model, 7, &written);
+    dp_model_state_init(model, 8, &read);
+    dp_views views = {0};
+    OK(dp_views_add(&views, model, "", &written, dp_state_count(model), &err));
+    bool both = _i / 2 < 2, second_first = _i / 2 == 1; /* else the second names alone */
+    file.count = file.renamed = 0;
+    for (int i = 0; i < views.count; i++) {
+        int before = file.count;
+        if (!both || second_first)
+            add_second_name(&file, &views.tensors[i]);
+        if (both || file.count == before)
+            add_named(&file, &views.tensors[i], "%s", views.tensors[i].name);
+        if (both && !second_first)
+            add_second_name(&file, &views.tensors[i]);
+    }
+    ck_assert_int_ge(file.renamed, 26);
+    dp_load_report report;
+    OK(dp_weights_load(write_tensors("w", file.tensors, file.count), model, false, &read, &report, &err));
+    ck_assert_int_eq(report.loaded, dp_state_count(model));
+    ck_assert_int_eq(memcmp(read.weights, written.weights, (size_t)dp_model_elements(model) * sizeof(float)),
+                     0);
+    dp_views_clear(&views);
+    dp_model_state_free(&written);
+    dp_model_state_free(&read);
+    dp_model_free(model);
+}
+END_TEST
+
 START_TEST(half_precision_is_widened_and_integers_are_refused)
 {
     static const uint16_t half[2] = {0x3C00, 0xC000}, brain[6] = {0x3F80, 0xC000, 0x3F80, 0, 0, 0};
@@ -254,6 +330,7 @@ int main(int argc, char **argv)
     t = add_case(s, "weights");
     tcase_add_test(t, module_prefixes_are_stripped);
     tcase_add_test(t, module_is_stripped_after_a_dot_too);
+    tcase_add_loop_test(t, an_encoder_may_have_other_names, 0, 6);
     tcase_add_test(t, half_precision_is_widened_and_integers_are_refused);
     tcase_add_test(t, what_does_not_fit_is_listed);
     return run_tests(argc, argv, s);

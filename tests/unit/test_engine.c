@@ -271,6 +271,41 @@ START_TEST(staged_batches_arrive)
 }
 END_TEST
 
+static void expect_refusal(dp_status status, const dp_error *err, const char *text)
+{
+    ck_assert_int_eq(status, DP_ERROR_USAGE);
+    ck_assert_msg(strstr(err->message, text) != NULL, "'%s' does not say '%s'", err->message, text);
+}
+
+/* Calls out of their order are refused, and what has begun goes on as if they had not been made. */
+START_TEST(calls_out_of_order_are_refused)
+{
+    run r;
+    dp_error err = {0};
+    dp_step_result out;
+    dp_device_report report;
+    open_devices(&r, 2);
+    open_engine(&r, "mlp");
+    dp_step step = make_step(&r, 16, true, 1);
+    const dp_host_batch next = {16, x + 16 * FEATURES, labels + 16};
+    expect_refusal(dp_engine_finish(r.engine, &out, &err), &err, "no training step has begun");
+    ck_assert(dp_engine_begin(r.engine, &step, &err) == DP_OK);
+    expect_refusal(dp_engine_begin(r.engine, &step, &err), &err, "has begun and was not finished");
+    ck_assert(dp_engine_stage(r.engine, &next, &err) == DP_OK);
+    expect_refusal(dp_engine_stage(r.engine, &next, &err), &err, "a batch is staged already");
+    ck_assert(dp_engine_finish(r.engine, &out, &err) == DP_OK);
+    expect_refusal(dp_engine_begin(r.engine, &step, &err), &err, "another batch is staged");
+    step.batch = next;
+    ck_assert(dp_engine_begin(r.engine, &step, &err) == DP_OK);
+    ck_assert(dp_engine_finish(r.engine, &out, &err) == DP_OK);
+    ck_assert_double_gt(out.loss, 0);
+    expect_refusal(dp_engine_report(r.engine, 2, &report, &err), &err,
+                   "there is no device 2 in this engine of 2");
+    expect_refusal(dp_engine_plan(r.engine, 0, true, &err), &err, "a batch of 0 samples cannot be planned");
+    close_run(&r);
+}
+END_TEST
+
 START_TEST(phases_add_up)
 {
     run r;
@@ -449,6 +484,7 @@ int main(int argc, char **argv)
     tcase_add_test(t, a_step_allocates_nothing);
     tcase_add_test(t, all_memory_goes_back);
     tcase_add_test(t, frozen_parameters_stay);
+    tcase_add_test(t, calls_out_of_order_are_refused);
     tcase_add_test(t, phases_add_up);
     tcase_add_test(t, evaluation_counts_and_averages);
     tcase_add_test(t, an_engine_for_evaluation_has_no_gradients);
