@@ -97,7 +97,7 @@ dp_status cli_dry_run(dp_context *context, const dp_model *model, const dp_datas
     int64_t samples = dp_dataset_info_of(train)->samples, tail = samples % config->batch_size;
     print_model(model);
     if (config->init)
-        printf("\n%d parameter%s would be loaded from '%s'\n", loaded.loaded, dp_s(loaded.loaded),
+        printf("\nweights to start from: %d of %d in '%s'\n", loaded.loaded, loaded.loaded + loaded.skipped,
                config->init);
     printf("\nsplit over %d device%s\n", devices, devices == 1 ? "" : "s");
     print_batch("  a batch", samples < config->batch_size ? 0 : config->batch_size, &config->engine);

@@ -53,9 +53,13 @@ START_TEST(a_dry_run_looks_at_the_weights_to_start_from)
     assert_succeeds(dptrain(SMALL "--quiet --save w.safetensors"));
     const run *r = dptrain(SMALL "--dry-run --init w.safetensors");
     assert_succeeds(r);
-    assert_contains(r->out, "\n6 parameters would be loaded from 'w.safetensors'\n");
+    assert_contains(r->out, "\nweights to start from: 6 of 6 in 'w.safetensors'\n");
     assert_fails(dptrain("train --model linear --data synthetic:40 --quiet --dry-run --init w.safetensors"),
                  2, "missing key(s)");
+    r = dptrain(
+        "train --model mlp --hidden 64,16 --data synthetic:40 --dry-run --init w.safetensors --init-partial");
+    assert_succeeds(r);
+    assert_contains(r->out, "\nweights to start from: 3 of 6 in 'w.safetensors'\n");
     assert_fails(dptrain(SMALL "--quiet --dry-run --init none.safetensors"), 1,
                  "cannot read 'none.safetensors'");
 }

@@ -101,100 +101,49 @@ START_TEST(builders_report_the_first_failure)
 }
 END_TEST
 
-/* Every way to ask for what cannot be built, by number; x: images [1, 8, 8], f: the same, flat. */
-static dp_value misuse(int way, dp_model *m, dp_value x, dp_value f)
-{
-    static char name[300];
-    memset(name, 'n', sizeof name - 1);
-    switch (way) {
-    case 0:
-        return dp_model_input(m, 1, (int64_t[]){4});
-    case 1:
-        return dp_linear(m, "fc", f, 0);
-    case 2:
-        return dp_conv2d(m, "c", f, 4, 3, 1, 1);
-    case 3:
-        return dp_conv2d(m, "c", x, 0, 3, 1, 1);
-    case 4:
-        return dp_conv2d(m, "c", x, 4, 3, 1, 3);
-    case 5:
-        return dp_conv_transpose2d(m, "d", f, 4, 2, 2, 0);
-    case 6:
-        return dp_conv_transpose2d(m, "d", x, 4, 0, 2, 0);
-    case 7:
-        return dp_conv_transpose2d(m, "d", x, -1, 2, 2, 0);
-    case 8:
-        return dp_conv_transpose2d(m, "d", dp_adaptive_avg_pool2d(m, x, 1, 1), 4, 3, 1, 2);
-    case 9:
-        return dp_batch_norm2d(m, "bn", f);
-    case 10:
-        return dp_add(m, x, x);
-    case 11:
-        return dp_add(m, x, f);
-    case 12:
-        return dp_add(m, x, dp_max_pool2d(m, x, 2, 2, 0));
-    case 13:
-        return dp_concat(m, x, dp_upsample2x(m, x));
-    case 14:
-        return dp_adaptive_avg_pool2d(m, x, 0, 1);
-    case 15:
-        return dp_adaptive_avg_pool2d(m, f, 1, 1);
-    case 16:
-        return dp_upsample2x(m, f);
-    case 17:
-        return dp_dropout(m, x, 1);
-    case 18:
-        return dp_dropout(m, x, NAN);
-    case 19:
-        return dp_dropout2d(m, f, 0.5);
-    case 20:
-        return dp_max_pool2d(m, x, 3, 1, 2);
-    case 21:
-        return dp_linear(m, name, f, 3);
-    case 22:
-        return dp_linear(m, "fc", f, INT64_MAX / 2);
-    case 23:
-        return dp_linear(m, "fc", dp_linear(m, "wide", f, (int64_t)1 << 24), (int64_t)1 << 24);
-    default:
-        return dp_concat(m, f, dp_flatten(m, dp_relu(m, x)));
-    }
-}
-
-static const char *const misuses[] = {
-    "model 'wrong' has an input already",
-    "layer 'fc' cannot have 0 outputs",
-    "c takes images [channels, height, width]",
-    "layer 'c' cannot have 0 channels",
-    "c: kernel 3, stride 1 and padding 3 make no window",
-    "d takes images",
-    "d: kernel 0, stride 2 and padding 0 make no window",
-    "layer 'd' cannot have -1 channels",
-    "a dimension of -1 makes no tensor",
-    "bn takes images",
-    "add takes two different values of one shape",
-    "add takes two different values of one shape",
-    "add takes two different values of one shape",
-    "concat takes two different values of equal height and width",
-    "adaptive_avg_pool2d cannot make images of 0x1",
-    "adaptive_avg_pool2d takes images",
-    "upsample2x takes images",
-    "a dropout of 1 is not in [0, 1)",
-    "a dropout of ",
-    "dropout2d takes images",
-    "max_pool2d: padding 2 is more than half of the window of 3",
-    "the layer name 'nnnn",
-    "parameter 'fc.weight' would be too large",
-    "parameter 'fc.weight' would be too large",
-    "concat takes images",
-};
+/* x: images [1, 8, 8], f: the same, flat. What is built on a failure passes it on. */
+#define REFUSED(value, text)                                          \
+    do {                                                              \
+        dp_value x, f;                                                \
+        dp_model *m = images(&x, 8);                                  \
+        f = dp_flatten(m, x);                                         \
+        (void)f;                                                      \
+        expect_failure(m, dp_relu(m, (value)), DP_ERROR_USAGE, text); \
+    } while (0)
 
 START_TEST(what_cannot_be_built_is_said)
 {
-    dp_value x;
-    dp_model *m = images(&x, 8);
-    dp_value wrong = misuse(_i, m, x, dp_flatten(m, x));
-    ck_assert_int_lt(wrong, 0);
-    expect_failure(m, dp_relu(m, wrong), DP_ERROR_USAGE, misuses[_i]);
+    char name[300];
+    memset(name, 'n', sizeof name);
+    name[sizeof name - 1] = '\0';
+    REFUSED(dp_model_input(m, 1, (int64_t[]){4}), "model 'wrong' has an input already");
+    REFUSED(dp_linear(m, "fc", f, 0), "layer 'fc' cannot have 0 outputs");
+    REFUSED(dp_conv2d(m, "c", f, 4, 3, 1, 1), "c takes images [channels, height, width]");
+    REFUSED(dp_conv2d(m, "c", x, 0, 3, 1, 1), "layer 'c' cannot have 0 channels");
+    REFUSED(dp_conv2d(m, "c", x, 4, 3, 1, 3), "c: kernel 3, stride 1 and padding 3 make no window");
+    REFUSED(dp_conv_transpose2d(m, "d", f, 4, 2, 2, 0), "d takes images");
+    REFUSED(dp_conv_transpose2d(m, "d", x, 4, 0, 2, 0), "d: kernel 0, stride 2 and padding 0 make no window");
+    REFUSED(dp_conv_transpose2d(m, "d", x, -1, 2, 2, 0), "layer 'd' cannot have -1 channels");
+    REFUSED(dp_conv_transpose2d(m, "d", dp_adaptive_avg_pool2d(m, x, 1, 1), 4, 3, 1, 2),
+            "a dimension of -1 makes no tensor");
+    REFUSED(dp_batch_norm2d(m, "bn", f), "bn takes images");
+    REFUSED(dp_add(m, x, x), "add takes two different values of one shape");
+    REFUSED(dp_add(m, x, f), "add takes two different values of one shape");
+    REFUSED(dp_add(m, x, dp_max_pool2d(m, x, 2, 2, 0)), "add takes two different values of one shape");
+    REFUSED(dp_concat(m, x, dp_upsample2x(m, x)),
+            "concat takes two different values of equal height and width");
+    REFUSED(dp_adaptive_avg_pool2d(m, x, 0, 1), "adaptive_avg_pool2d cannot make images of 0x1");
+    REFUSED(dp_adaptive_avg_pool2d(m, f, 1, 1), "adaptive_avg_pool2d takes images");
+    REFUSED(dp_upsample2x(m, f), "upsample2x takes images");
+    REFUSED(dp_dropout(m, x, 1), "a dropout of 1 is not in [0, 1)");
+    REFUSED(dp_dropout(m, x, NAN), "a dropout of ");
+    REFUSED(dp_dropout2d(m, f, 0.5), "dropout2d takes images");
+    REFUSED(dp_max_pool2d(m, x, 3, 1, 2), "max_pool2d: padding 2 is more than half of the window of 3");
+    REFUSED(dp_linear(m, name, f, 3), "the layer name 'nnnn");
+    REFUSED(dp_linear(m, "fc", f, INT64_MAX / 2), "parameter 'fc.weight' would be too large");
+    REFUSED(dp_linear(m, "fc", dp_linear(m, "wide", f, (int64_t)1 << 24), (int64_t)1 << 24),
+            "parameter 'fc.weight' would be too large");
+    REFUSED(dp_concat(m, f, dp_flatten(m, dp_relu(m, x))), "concat takes images");
 }
 END_TEST
 
@@ -380,7 +329,7 @@ int main(void)
     tcase_add_test(t, relu_is_fused_and_moves_behind_pooling);
     tcase_add_test(t, what_the_output_does_not_need_is_unused);
     tcase_add_test(t, builders_report_the_first_failure);
-    tcase_add_loop_test(t, what_cannot_be_built_is_said, 0, (int)(sizeof misuses / sizeof *misuses));
+    tcase_add_test(t, what_cannot_be_built_is_said);
     tcase_add_test(t, a_model_that_is_finished_stays_as_it_is);
     tcase_add_test(t, unknown_models_get_a_suggestion);
     tcase_add_test(t, descriptions_rebuild_the_model);
