@@ -317,6 +317,7 @@ static void backend_close(dp_backend *backend)
 
 static const dp_backend_functions functions = {
     .name = "cpu",
+    .one_memory = true,
     .device_enter = device_enter,
     .device_leave = device_leave,
     .memory_alloc = memory_alloc,

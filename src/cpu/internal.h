@@ -67,6 +67,10 @@ void dp_cpu_relu_mask(int threads, int64_t count, const float *output, float *gr
 
 /* By the calling thread; they do not overlap. */
 void dp_cpu_copy(void *destination, const void *source, size_t bytes);
+/* The same past the caches, in pieces; the calling thread ends with the second call, before anyone is told
+ * that they are there. */
+void dp_cpu_stream(void *destination, const void *source, size_t bytes);
+void dp_cpu_stream_end(void);
 
 /* target += source, by all threads. */
 void dp_cpu_add(int threads, int64_t count, const float *source, float *target);

@@ -94,6 +94,14 @@ DP_INLINE void adamw_step(const dp_update_args *a, int64_t at, int64_t count, co
     }
 }
 
+/* To the other replicas. Nobody reads them before the next forward pass, and lines that are not read first
+ * need not be fetched to be overwritten. */
+DP_INLINE void write_copies(const dp_update_args *a, int64_t at, int64_t count)
+{
+    for (int k = 0; k < a->copy_count; k++)
+        dp_cpu_stream(a->copies[k] + at, a->weight + at, (size_t)count * sizeof(float));
+}
+
 DP_CLONES static void update_range(const void *context, int64_t begin, int64_t end)
 {
     const dp_update_args *a = context;
@@ -111,7 +119,10 @@ DP_CLONES static void update_range(const void *context, int64_t begin, int64_t e
             sgd_step(a, at, count, gradient);
         else
             adamw_step(a, at, count, gradient);
+        write_copies(a, at, count);
     }
+    if (a->copy_count)
+        dp_cpu_stream_end();
     if (nonfinite)
         __atomic_fetch_add(a->nonfinite, 1, __ATOMIC_RELAXED);
 }

@@ -265,6 +265,10 @@ typedef struct dp_update_args {
     double beta1, beta2;     /* 1 - beta is taken before rounding to float32, as PyTorch does */
     float eps, bias1, bias2; /* AdamW; bias_i = 1 - beta_i^step */
     uint32_t *nonfinite;
+    /* Where the backend's devices have one_memory: further places for the updated weights, written past the
+     * caches. A host array, read before the call returns. */
+    float *const *copies;
+    int copy_count;
 } dp_update_args;
 
 /* ---- the table
@@ -274,6 +278,7 @@ typedef struct dp_update_args {
  * is NULL for host memory. */
 typedef struct dp_backend_functions {
     const char *name; /* "cpu", "cuda" */
+    bool one_memory;  /* every device reads and writes the memory of all as its own */
 
     /* Called first and last by the host thread that drives a device: cudaSetDevice; core binding. */
     dp_status (*device_enter)(dp_device *device, dp_error *err);

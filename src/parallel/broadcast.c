@@ -38,8 +38,9 @@ dp_status dp_fetch_buffers(dp_replica *r, uint64_t number, dp_error *err)
 
 dp_status dp_use_bucket(dp_replica *r, int bucket, uint64_t number, dp_error *err)
 {
-    /* Implied: its own update ran on the copy stream, which the host has synchronized with at the end of the
-     * last step, or after it set weights. This checks that the weights asked for are the newest. */
+    /* Implied: its own update runs on the copy stream, which the host synchronizes with at the end of every
+     * step and after it has set weights. This checks that the weights asked for are the newest, and lets the
+     * clock see how long the sums of this step take. */
     if (r == r->engine->primary)
         return dp_stream_wait(&r->compute, &r->weights_ready[bucket].event, number, "its own weights", err);
     if (r->bucket_number[bucket] != number)

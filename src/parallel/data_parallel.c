@@ -16,6 +16,7 @@
  *     fetches the bucket's new weights <------------------------------ updates its weights (reduce,
  * optimizer)
  *
+ * CPU devices share the last two lines where a bucket is large: each does its part of it (see reduce.c).
  * With loss mode `replica` or `global`, and with a single device, the criterion runs where the outputs are.
  */
 #include "parallel/engine.h"
@@ -48,9 +49,7 @@ static dp_status announce_filled(dp_replica *r, const dp_step_job *job, int step
     for (int b = 0; b < arena->bucket_count; b++)
         if (arena->buckets[b].trainable && arena->buckets[b].first_step == step)
             DP_TRY(dp_announce_gradients(r, b, err));
-    if (r == r->engine->primary)
-        DP_TRY(dp_reduce_buckets(r, job, err));
-    return DP_OK;
+    return dp_reduce_buckets(r, job, err);
 }
 
 static dp_status backward(dp_replica *r, const dp_step_job *job, dp_plan *plan, dp_error *err)
@@ -75,16 +74,16 @@ static dp_status announce_all(dp_replica *r, const dp_step_job *job, dp_error *e
     return DP_OK;
 }
 
-/* The primary sums and updates what is left; the others fetch the new weights as soon as each bucket has
- * them. */
+/* The primary sums and updates what is left, and so does who has parts of it; the replicas fetch new weights
+ * as soon as a bucket has them, unless they are here already. */
 static dp_status finish_update(dp_replica *r, const dp_step_job *job, dp_error *err)
 {
     const dp_arena *arena = &r->engine->arena;
-    if (r == r->engine->primary) {
-        DP_TRY(dp_finish_reduce(r, job, err));
-        return dp_copy(&r->copy, NULL, r->host_nonfinite, r->device, r->nonfinite, sizeof *r->nonfinite, err);
-    }
-    if (!job->contributes[r->index])
+    DP_TRY(dp_finish_reduce(r, job, err));
+    if (r->nonfinite)
+        DP_TRY(
+            dp_copy(&r->copy, NULL, r->host_nonfinite, r->device, r->nonfinite, sizeof *r->nonfinite, err));
+    if (r == r->engine->primary || !job->contributes[r->index])
         return DP_OK;
     DP_TRY(dp_mark_phase(r, DP_PHASE_BROADCAST, true, err));
     for (int b = arena->bucket_count - 1; b >= 0; b--)
@@ -100,7 +99,7 @@ static dp_status start_step(dp_replica *r, const dp_step_job *job, dp_error *err
     r->random = job->random;
     r->random.first_sample = (uint32_t)job->batch.first_row[r->index];
     DP_TRY(dp_mark_phase(r, DP_PHASE_SCATTER, true, err));
-    if (r == r->engine->primary && job->update)
+    if (r->nonfinite && job->update)
         DP_TRY(dp_fill_zero(&r->copy, r->nonfinite, sizeof *r->nonfinite, err));
     dp_slot *slot = &r->slots[job->batch.slot];
     return dp_stream_wait(&r->compute, &slot->arrived, slot->received, "its chunk", err);

@@ -9,7 +9,8 @@
 #include "base/text.h"
 #include "optim/optim.h"
 
-enum { SPIN_NS = 50000 };
+/* Below 1 MiB, waiting for each other costs about as much as the work that is shared. */
+enum { SPIN_NS = 50000, LEAST_SHARED = 1 << 18 };
 
 dp_engine_config dp_engine_defaults(void)
 {
@@ -124,6 +125,9 @@ static dp_status prepare_replicas(dp_engine *e, dp_error *err)
     e->primary = &e->replicas[0];
     if (!e->output)
         e->output = e->primary;
+    e->shares_sums =
+        e->device_count > 1 && e->context->backend->call->one_memory && !e->config.evaluation_only;
+    e->least_shared = LEAST_SHARED;
     e->spin_ns = spin_time(e);
     for (int k = 0; k < e->device_count; k++) {
         dp_replica *r = &e->replicas[k];

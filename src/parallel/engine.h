@@ -158,10 +158,10 @@ struct dp_replica {
     dp_status status; /* first failure */
     dp_error error;
 
-    /* input brings the chunks; copy fetches weights, and on the primary it sums gradients and updates. */
+    /* input brings the chunks; copy fetches weights, sums gradients and updates. */
     dp_stream compute, copy, input;
 
-    /* Arenas (see arena.h). moments and nonfinite: the primary only. */
+    /* Arenas (see arena.h). moments: the primary only. nonfinite: who sums (see reduce.c), else NULL. */
     float *weights, *gradients, *moment1, *moment2;
     uint32_t *nonfinite;
     uint64_t *bucket_number; /* by bucket: which weights are here; unused on the primary */
@@ -175,7 +175,7 @@ struct dp_replica {
     dp_event *weights_here;    /* by bucket; orders this device's compute stream behind its copy stream */
     dp_milestone output_ready; /* the chunk's outputs are computed */
     dp_milestone loss_ready;   /* output device: the gradient of the loss is computed */
-    int next_bucket;           /* primary: buckets above it are summed (they go from last to first) */
+    int next_bucket;           /* its parts of buckets above it are summed (they go from last to first) */
     void *reduce_staging;      /* primary, where peers cannot be read: copies of their buckets */
 
     dp_plan **plans;
@@ -218,7 +218,9 @@ struct dp_engine {
     int64_t input_elements, output_elements; /* of one sample */
     dp_turned turned;
     size_t target_bytes;
-    int64_t terms; /* that a mean divides by, per sample */
+    int64_t terms;        /* that a mean divides by, per sample */
+    bool shares_sums;     /* all devices have one memory: they sum large buckets together (reduce.c) */
+    int64_t least_shared; /* elements of such a bucket */
     uint32_t spin_ns;
 
     uint64_t weights_number, frozen_number; /* how often weights were set or updated */
@@ -330,9 +332,11 @@ dp_status dp_use_bucket(dp_replica *r, int bucket, uint64_t number, dp_error *er
 dp_status dp_gather_and_lose(dp_replica *r, const dp_step_job *job, dp_error *err);
 dp_status dp_lose(dp_replica *r, const dp_step_job *job, dp_error *err);
 dp_status dp_announce_gradients(dp_replica *r, int bucket, dp_error *err);
-/* Primary: sums and updates the next buckets as far as their gradients are there. */
+/* Do all devices sum and update this bucket together, each its part of it? Else the primary does. */
+bool dp_is_shared(const dp_engine *engine, int bucket);
+/* Sums and updates this device's parts of the next buckets as far as their gradients are there. */
 dp_status dp_reduce_buckets(dp_replica *r, const dp_step_job *job, dp_error *err);
-/* Primary, with nothing left to compute: all that are left, and the compute stream waits for the end of all
+/* With nothing left to compute: all parts that are left, and the compute stream waits for the end of its
  * sums. */
 dp_status dp_finish_reduce(dp_replica *r, const dp_step_job *job, dp_error *err);
 /* A step in two tasks, so that the next chunk can be sent in between: the first enqueues all of it, the

@@ -1,6 +1,38 @@
-/* Reduce and update: the primary adds the replicas' gradients, bucket by bucket and in device order, and
- * updates its weights in the same pass over memory. What it has updated is what the next broadcast sends. */
+/* Reduce and update: the replicas' gradients are added, bucket by bucket and in device order, and the
+ * primary's weights are updated in the same pass over memory. What was updated is what the next broadcast
+ * sends.
+ *
+ * This is the primary's work. But where all devices have one memory (CPU devices), a large bucket is
+ * everybody's: each device takes an even part of it and writes the new weights to the primary and to all
+ * replicas at once. The sums are the same to the last bit, as every element is added in device order, whoever
+ * adds it. */
 #include "parallel/engine.h"
+
+enum { LINE = 16 }; /* floats; slices begin at multiples of it, as buckets do */
+
+bool dp_is_shared(const dp_engine *e, int bucket)
+{
+    const dp_bucket *b = &e->arena.buckets[bucket];
+    return e->shares_sums && b->trainable && b->end - b->begin >= e->least_shared;
+}
+
+static bool has_part(const dp_replica *r, int bucket)
+{
+    const dp_engine *e = r->engine;
+    return e->arena.buckets[bucket].trainable && (r == e->primary || dp_is_shared(e, bucket));
+}
+
+/* The slice of a bucket that this device updates; where devices outnumber the lines some have none. */
+static void find_part(const dp_replica *r, int bucket, int64_t *begin, int64_t *end)
+{
+    const dp_engine *e = r->engine;
+    const dp_bucket *b = &e->arena.buckets[bucket];
+    bool shared = dp_is_shared(e, bucket);
+    int64_t n = shared ? e->device_count : 1, k = shared ? r->index : 0;
+    int64_t lines = (b->end - b->begin + LINE - 1) / LINE;
+    *begin = b->begin + lines * k / n * LINE;
+    *end = k + 1 == n ? b->end : b->begin + lines * (k + 1) / n * LINE;
+}
 
 dp_status dp_announce_gradients(dp_replica *r, int bucket, dp_error *err)
 {
@@ -17,14 +49,13 @@ static bool all_ready(const dp_engine *e, const dp_step_job *job, int bucket)
     return true;
 }
 
-/* The addresses of a bucket's gradients in device order, as the primary can read them. Replicas do not write
- * them again before they have fetched the weights of this very update, so nothing has to tell them that they
- * were read. */
-static dp_status locate_sources(dp_replica *r, const dp_step_job *job, int bucket, const float **sources,
-                                int *count, dp_error *err)
+/* The addresses of a part's gradients in device order, as the device can read them. Replicas write
+ * them again in the next step, which begins when all devices have ended this one, so nothing has to tell them
+ * that they were read. */
+static dp_status locate_sources(dp_replica *r, const dp_step_job *job, int bucket, int64_t begin, int64_t end,
+                                const float **sources, int *count, dp_error *err)
 {
     const dp_engine *e = r->engine;
-    const dp_bucket *b = &e->arena.buckets[bucket];
     float *staging = r->reduce_staging;
     *count = 0;
     for (int k = 0; k < e->device_count; k++) {
@@ -33,10 +64,10 @@ static dp_status locate_sources(dp_replica *r, const dp_step_job *job, int bucke
             continue;
         DP_TRY(dp_await(r, &from->gradients_ready[bucket], job->gradient_number[k], &r->copy, DP_PHASE_REDUCE,
                         "a replica's gradients", err));
-        const float *source = from->gradients + b->begin;
+        const float *source = from->gradients + begin;
         if (from != r && !r->device->backend->call->peer_readable(r->device, from->device)) {
             DP_TRY(dp_copy(&r->copy, r->device, staging, from->device, source,
-                           (size_t)(b->end - b->begin) * sizeof(float), err));
+                           (size_t)(end - begin) * sizeof(float), err));
             source = staging;
             staging += e->arena.largest_bucket;
         }
@@ -45,36 +76,62 @@ static dp_status locate_sources(dp_replica *r, const dp_step_job *job, int bucke
     return DP_OK;
 }
 
-static dp_status reduce_bucket(dp_replica *r, const dp_step_job *job, int bucket, dp_error *err)
+/* The replicas' places for the weights of a shared bucket. None of them reads its own any more: it has sent
+ * the gradients computed with them, or computes nothing in this step. */
+static int locate_copies(const dp_engine *e, int64_t begin, float **copies)
 {
-    const dp_bucket *b = &r->engine->arena.buckets[bucket];
+    int count = 0;
+    for (int k = 0; k < e->device_count; k++)
+        if (&e->replicas[k] != e->primary)
+            copies[count++] = e->replicas[k].weights + begin;
+    return count;
+}
+
+static dp_status update_part(dp_replica *r, const dp_step_job *job, int bucket, int64_t begin, int64_t end,
+                             dp_error *err)
+{
+    const dp_engine *e = r->engine;
+    const dp_replica *primary = e->primary;
     const float *sources[DP_MAX_DEVICES];
-    int count;
-    DP_TRY(dp_mark_phase(r, DP_PHASE_REDUCE, true, err));
-    DP_TRY(locate_sources(r, job, bucket, sources, &count, err));
+    float *copies[DP_MAX_DEVICES];
     dp_update_args args = job->hyper;
-    args.count = b->end - b->begin;
-    args.source_count = count;
+    DP_TRY(locate_sources(r, job, bucket, begin, end, sources, &args.source_count, err));
+    args.count = end - begin;
     args.sources = sources;
-    args.weight = r->weights + b->begin;
-    args.moment1 = r->moment1 ? r->moment1 + b->begin : NULL;
-    args.moment2 = r->moment2 ? r->moment2 + b->begin : NULL;
+    args.weight = primary->weights + begin;
+    args.moment1 = primary->moment1 ? primary->moment1 + begin : NULL;
+    args.moment2 = primary->moment2 ? primary->moment2 + begin : NULL;
     args.nonfinite = r->nonfinite;
+    args.copies = copies;
+    args.copy_count = dp_is_shared(e, bucket) ? locate_copies(e, begin, copies) : 0;
     DP_TRY(dp_span_begin_copy(r, DP_PHASE_REDUCE, bucket, err));
     DP_TRY(r->device->backend->call->update(r->device, r->copy.handle, &args, err));
-    DP_TRY(dp_span_end_copy(r, err));
-    return dp_announce(&r->weights_ready[bucket], &r->copy, err);
+    return dp_span_end_copy(r, err);
+}
+
+/* The other parts of a shared bucket need not be waited for: like the gradients, its weights are used again
+ * in the next step. */
+static dp_status reduce_part(dp_replica *r, const dp_step_job *job, int bucket, dp_error *err)
+{
+    int64_t begin, end;
+    find_part(r, bucket, &begin, &end);
+    DP_TRY(dp_mark_phase(r, DP_PHASE_REDUCE, true, err));
+    if (begin < end)
+        DP_TRY(update_part(r, job, bucket, begin, end, err));
+    if (r == r->engine->primary)
+        return dp_announce(&r->weights_ready[bucket], &r->copy, err);
+    r->bucket_number[bucket] = job->weights_number + 1;
+    return dp_event_record(&r->weights_here[bucket], &r->copy, err);
 }
 
 dp_status dp_reduce_buckets(dp_replica *r, const dp_step_job *job, dp_error *err)
 {
-    const dp_arena *arena = &r->engine->arena;
     for (; r->next_bucket >= 0; r->next_bucket--) {
-        if (!arena->buckets[r->next_bucket].trainable)
+        if (!has_part(r, r->next_bucket))
             continue;
         if (!all_ready(r->engine, job, r->next_bucket))
             return DP_OK;
-        DP_TRY(reduce_bucket(r, job, r->next_bucket, err));
+        DP_TRY(reduce_part(r, job, r->next_bucket, err));
     }
     return DP_OK;
 }
@@ -85,7 +142,7 @@ dp_status dp_finish_reduce(dp_replica *r, const dp_step_job *job, dp_error *err)
 {
     const dp_engine *e = r->engine;
     for (int b = e->arena.bucket_count - 1; b >= 0; b--) {
-        if (!e->arena.buckets[b].trainable)
+        if (!has_part(r, b))
             continue;
         if (b <= r->next_bucket) {
             /* Implied: only the copy stream reads them, and it waits for the same. */
@@ -93,12 +150,10 @@ dp_status dp_finish_reduce(dp_replica *r, const dp_step_job *job, dp_error *err)
                 if (job->contributes[k])
                     DP_TRY(dp_await(r, &e->replicas[k].gradients_ready[b], job->gradient_number[k],
                                     &r->compute, DP_PHASE_REDUCE, "a replica's gradients", err));
-            DP_TRY(reduce_bucket(r, job, b, err));
+            DP_TRY(reduce_part(r, job, b, err));
         }
         DP_TRY(dp_mark_phase(r, DP_PHASE_REDUCE, true, err));
-        /* Implied: the host synchronizes with both streams at the end of the step. */
-        DP_TRY(dp_stream_wait(&r->compute, &r->weights_ready[b].event, job->weights_number + 1,
-                              "its own sums", err));
+        DP_TRY(dp_use_bucket(r, b, job->weights_number + 1, err));
     }
     r->next_bucket = -1;
     return DP_OK;

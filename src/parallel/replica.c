@@ -12,6 +12,15 @@ static dp_status zeroed(dp_replica *r, dp_purpose purpose, int64_t elements, flo
     return dp_fill_zero(&r->compute, *out, bytes, err);
 }
 
+static dp_status open_nonfinite(dp_replica *r, dp_error *err)
+{
+    DP_TRY(dp_memory_alloc(r->device, DP_MEM_LOSS, sizeof *r->nonfinite, &r->nonfinite, err));
+    void *host;
+    DP_TRY(dp_context_host_alloc(r->engine->context, sizeof *r->host_nonfinite, &host, err));
+    r->host_nonfinite = host;
+    return DP_OK;
+}
+
 static dp_status open_arenas(dp_replica *r, dp_error *err)
 {
     const dp_engine *e = r->engine;
@@ -23,6 +32,8 @@ static dp_status open_arenas(dp_replica *r, dp_error *err)
     if (e->config.evaluation_only)
         return DP_OK;
     DP_TRY(zeroed(r, DP_MEM_GRADIENTS, a->trainable_elements, &r->gradients, err));
+    if (primary || e->shares_sums)
+        DP_TRY(open_nonfinite(r, err));
     if (!primary)
         return DP_OK;
     const dp_optimizer_config *o = &e->config.optimizer;
@@ -30,10 +41,6 @@ static dp_status open_arenas(dp_replica *r, dp_error *err)
         DP_TRY(zeroed(r, DP_MEM_OPTIMIZER, a->trainable_elements, &r->moment1, err));
     if (o->adamw)
         DP_TRY(zeroed(r, DP_MEM_OPTIMIZER, a->trainable_elements, &r->moment2, err));
-    DP_TRY(dp_memory_alloc(r->device, DP_MEM_LOSS, sizeof *r->nonfinite, &r->nonfinite, err));
-    void *host;
-    DP_TRY(dp_context_host_alloc(e->context, sizeof *r->host_nonfinite, &host, err));
-    r->host_nonfinite = host;
     return DP_OK;
 }
 

@@ -87,8 +87,9 @@ void dp_collect_result(const dp_engine *engine, double seconds, dp_step_result *
     result->finite = true;
     collect_losses(engine, &engine->step, result);
     collect_phases(engine, seconds, result);
-    if (engine->step.update && result->finite)
-        result->finite = *engine->primary->host_nonfinite == 0;
+    for (int k = 0; k < engine->device_count; k++)
+        if (engine->step.update && engine->replicas[k].host_nonfinite)
+            result->finite &= *engine->replicas[k].host_nonfinite == 0;
 }
 
 /* ---- which gradient was not finite: only looked for when one was ---- */

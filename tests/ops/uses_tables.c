@@ -190,12 +190,13 @@ bool use_losses(dp_device *device, char *message)
 
 /* ---- updates ---- */
 
-enum { LARGEST_UPDATE = 70001, MOST_SOURCES = 7, STEPS = 3 };
+enum { LARGEST_UPDATE = 70001, MOST_SOURCES = 7, STEPS = 3, COPIES = 2 };
 
 typedef struct update_state {
     float *host;            /* LARGEST_UPDATE floats */
     double *weight, *m, *v; /* the reference's */
     float *device_weight, *device_m, *device_v, *sources[MOST_SOURCES];
+    float *copies[COPIES]; /* of the weights, where the backend's devices have one memory; else NULL */
     uint32_t *nonfinite;
 } update_state;
 
@@ -230,7 +231,9 @@ static dp_status update_once(room *r, const update_case *c, update_state *s, int
                            .eps = 1e-8f,
                            .bias1 = (float)(1 - pow(0.9, step)),
                            .bias2 = (float)(1 - pow(0.999, step)),
-                           .nonfinite = s->nonfinite};
+                           .nonfinite = s->nonfinite,
+                           .copies = s->copies,
+                           .copy_count = s->copies[0] ? COPIES : 0};
     return r->device->backend->call->update(r->device, r->stream.handle, &args, err);
 }
 
@@ -256,6 +259,11 @@ static dp_status update_start(room *r, update_state *s, int64_t count, int sourc
     DP_TRY(room_take(r, sizeof(uint32_t), s->host, &s->nonfinite, err));
     for (int k = 0; k < sources; k++)
         DP_TRY(room_take(r, bytes, NULL, &s->sources[k], err));
+    for (int k = 0; k < COPIES; k++) {
+        s->copies[k] = NULL;
+        if (r->device->backend->call->one_memory)
+            DP_TRY(room_take(r, bytes, s->host, &s->copies[k], err));
+    }
     DP_TRY(dp_stream_synchronize(&r->stream, err));
     for (int64_t i = 0; i < count; i++) {
         s->host[i] = pseudo_random(99, i, 1);
@@ -277,6 +285,9 @@ static dp_status check_update(room *r, const update_case *c, update_state *s, in
     }
     DP_TRY(room_fetch(r, s->device_weight, (size_t)count * 4, s->host, err));
     *good = close_enough(s->host, s->weight, count, "weight", message);
+    for (int k = 0; k < COPIES && s->copies[k]; k++)
+        if (*good && memcmp(s->copies[k], s->host, (size_t)count * 4) != 0)
+            *good = use_failed(message, "copy %d of the weights differs", k);
     uint32_t counter;
     DP_TRY(room_fetch(r, s->nonfinite, sizeof counter, &counter, err));
     if (*good && counter != 0)

@@ -1,4 +1,4 @@
-/* Copies of the CPU backend, short ones and those that go past the caches, at all distances from a line. */
+/* Copies of the CPU backend, through the caches and past them, at all distances from a line. */
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,6 +22,12 @@ START_TEST(every_byte_and_none_beside)
         size_t length = lengths[_i];
         memset(to, 0xa5, LONGEST);
         dp_cpu_copy(target, source, length);
+        ck_assert(memcmp(target, source, length) == 0);
+        ck_assert_int_eq(target[-1], 0xa5);
+        ck_assert_int_eq(target[length], 0xa5);
+        memset(to, 0xa5, LONGEST);
+        dp_cpu_stream(target, source, length);
+        dp_cpu_stream_end();
         ck_assert(memcmp(target, source, length) == 0);
         ck_assert_int_eq(target[-1], 0xa5);
         ck_assert_int_eq(target[length], 0xa5);
