@@ -1,14 +1,13 @@
-/* Copies past the caches. A large bucket of weights is read only when the forward pass has come to it, need
- * not be fetched to be overwritten, and leaves the memory to whoever works meanwhile. Gathered outputs so
- * large go the same way, though they are read sooner. */
+/* Copies past the caches: lines that are not read first need not be fetched to be overwritten, and what
+ * others will read much later leaves the caches to what is read now. */
 #include <string.h>
 
 #include "cpu/internal.h"
 
-enum { LINE = 64, LEAST_STREAMED = 4 << 20 };
-
 #if defined(__SSE2__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #include <emmintrin.h>
+
+enum { LINE = 64 };
 
 void dp_cpu_stream(void *destination, const void *source, size_t bytes)
 {
@@ -41,13 +40,3 @@ void dp_cpu_stream_end(void)
 }
 
 #endif
-
-void dp_cpu_copy(void *destination, const void *source, size_t bytes)
-{
-    if (bytes < LEAST_STREAMED) {
-        memcpy(destination, source, bytes);
-        return;
-    }
-    dp_cpu_stream(destination, source, bytes);
-    dp_cpu_stream_end();
-}

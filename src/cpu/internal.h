@@ -65,10 +65,8 @@ void dp_cpu_for(int threads, int64_t count, int64_t grain,
 /* Gradients of a fused ReLU: gradient = output > 0 ? gradient : 0, in place (NaN outputs let it pass). */
 void dp_cpu_relu_mask(int threads, int64_t count, const float *output, float *gradient);
 
-/* By the calling thread; they do not overlap. */
-void dp_cpu_copy(void *destination, const void *source, size_t bytes);
-/* The same past the caches, in pieces; the calling thread ends with the second call, before anyone is told
- * that they are there. */
+/* Copies past the caches, by the calling thread, which ends any number of them with the second call before
+ * anyone is told that they are there. Source and destination do not overlap. */
 void dp_cpu_stream(void *destination, const void *source, size_t bytes);
 void dp_cpu_stream_end(void);
 

@@ -1,13 +1,13 @@
-/* Copies of the CPU backend, through the caches and past them, at all distances from a line. */
+/* Copies past the caches, at all distances from a line. */
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "cpu/internal.h"
 
-enum { LONGEST = (5 << 20) + 256, EDGE = 64 };
+enum { LONGEST = 8192, EDGE = 64 };
 
-static const size_t lengths[] = {0, 1, 63, 4096, (4 << 20) - 1, 4 << 20, (4 << 20) + 1, (5 << 20) + 63};
+static const size_t lengths[] = {0, 1, 4, 63, 64, 65, 512, 4096, 4096 + 63};
 
 START_TEST(every_byte_and_none_beside)
 {
@@ -20,11 +20,6 @@ START_TEST(every_byte_and_none_beside)
         const unsigned char *source = from + shifts[i][0];
         unsigned char *target = to + EDGE + shifts[i][1];
         size_t length = lengths[_i];
-        memset(to, 0xa5, LONGEST);
-        dp_cpu_copy(target, source, length);
-        ck_assert(memcmp(target, source, length) == 0);
-        ck_assert_int_eq(target[-1], 0xa5);
-        ck_assert_int_eq(target[length], 0xa5);
         memset(to, 0xa5, LONGEST);
         dp_cpu_stream(target, source, length);
         dp_cpu_stream_end();
@@ -39,7 +34,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *s = suite_create("copies of the CPU backend");
+    Suite *s = suite_create("copies past the caches");
     TCase *t = tcase_create("copies");
     tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, every_byte_and_none_beside, 0, sizeof lengths / sizeof *lengths);
