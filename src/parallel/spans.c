@@ -201,8 +201,10 @@ static dp_status add_copies(dp_replica *r, const dp_step_job *job, dp_error *err
         DP_TRY(locate(r, &t->copies[i].end, span.begin, 1e300, &span.end, err));
         t->copied_until = span.end;
         dp_track_add(t->copy, &span);
-        /* An arrow from every replica whose gradients were summed: a span holds the end of one. */
-        for (int k = 0; copy->phase == DP_PHASE_REDUCE && k < r->engine->device_count; k++)
+        /* An arrow from every replica whose gradients were summed: a span holds the end of one. Where all
+         * have parts of a bucket the arrows lead to the primary's. */
+        bool ends = copy->phase == DP_PHASE_REDUCE && r == r->engine->primary;
+        for (int k = 0; ends && k < r->engine->device_count; k++)
             if (job->contributes[k])
                 dp_track_add(t->copy, &(dp_span){.begin = span.begin,
                                                  .end = span.begin,
